@@ -1,0 +1,5 @@
+"""``python -m robustbench_quest`` is ``rbq``."""
+
+from .cli import main
+
+main()
