@@ -1,0 +1,168 @@
+"""The attention variants by name, their options, and what each makes of one layer.
+
+``version`` is raised when a variant's numbers change; it is part of every cell id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..errors import OptionError, unknown
+from ..registry import ATTENTION
+from ..types import AttentionSpec, OptionValue
+from .attention import Edit, HeadScale
+from .elliptical import Metric, PreviousValues, layers_text, parse_layers, uses_metric
+from .norms import DimensionScale, L2Norm, LayerNorm, RMSNorm
+
+NORM_EPS = 1e-6  # timm's LayerNorm in vision transformers
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Where an attention module stands.
+
+    Args:
+        index: its place in the order in which the attention modules run.
+        count: how many there are.
+        head_dim: its head dimension D.
+        shared: what the model's elliptical layers share.
+    """
+
+    index: int
+    count: int
+    head_dim: int
+    shared: PreviousValues
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One attention variant.
+
+    Args:
+        parameters: names of the parameters beyond a standard attention's, relative to the attention module.
+        options: name -> (default, the allowed values or, where they cannot be listed, what they mean).
+        edit: makes one layer's edit from the options.
+        cross: whether the variant is defined for cross-attention.
+    """
+
+    parameters: tuple[str, ...]
+    options: Mapping[str, tuple[OptionValue, tuple[str, ...] | str]]
+    edit: Callable[[Layer, Mapping[str, OptionValue]], Edit]
+    cross: bool = True
+    version: int = 1
+
+
+def _standard(layer: Layer, _: Mapping[str, OptionValue]) -> Edit:
+    return Edit(nn.Identity(), nn.Identity(), layer.head_dim**-0.5)
+
+
+def _quest(_: Layer, __: Mapping[str, OptionValue]) -> Edit:
+    return Edit(nn.Identity(), L2Norm(), 1.0)
+
+
+def _qnorm(_: Layer, __: Mapping[str, OptionValue]) -> Edit:
+    return Edit(L2Norm(), nn.Identity(), 1.0)
+
+
+def _head_scale(_: Layer, options: Mapping[str, OptionValue]) -> Edit:
+    scale = HeadScale(str(options["param"]), float(options["max_scale"]))
+    return Edit(L2Norm(), L2Norm(), 1.0, head_scale=scale)
+
+
+def _dimension_scale(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
+    dim, mode = layer.head_dim, options["mode"]
+    if mode == "l2":
+        return Edit(DimensionScale(dim), DimensionScale(dim), 1.0)
+    if mode == "rms":
+        return Edit(RMSNorm(dim, eps=NORM_EPS), RMSNorm(dim, eps=NORM_EPS), dim**-0.5)
+    return Edit(LayerNorm(dim, NORM_EPS, bias=False), LayerNorm(dim, NORM_EPS, bias=False), dim**-0.5)
+
+
+def _layer_norm(layer: Layer, _: Mapping[str, OptionValue]) -> Edit:
+    dim = layer.head_dim
+    return Edit(LayerNorm(dim, NORM_EPS), LayerNorm(dim, NORM_EPS), dim**-0.5)
+
+
+def _metric(layer: Layer, options: Mapping[str, OptionValue]) -> Metric:
+    return Metric(
+        layer.shared,
+        active=uses_metric(layer.index, layer.count, str(options["layers"])),
+        last=layer.index == layer.count - 1,
+        estimator=str(options["estimator"]),
+        detach=options["gradient"] == "detached",
+    )
+
+
+def _elliptical(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
+    return Edit(nn.Identity(), nn.Identity(), layer.head_dim**-0.5, metric=_metric(layer, options))
+
+
+def _elliptical_quest(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
+    on_sphere = options["keys"] == "sphere"
+    k_norm = L2Norm() if on_sphere else nn.Identity()
+    return Edit(nn.Identity(), k_norm, 1.0, metric=_metric(layer, options), elliptical_keys=not on_sphere)
+
+
+_ELLIPTICAL_OPTIONS: dict[str, tuple[OptionValue, tuple[str, ...] | str]] = {
+    "estimator": ("mean", ("mean", "median")),
+    "gradient": ("adaptive", ("adaptive", "detached")),
+    "layers": ("1-", "layers that use M, such as 1-11, 1,3,5 or 1- (to the last); layer 0 has none"),
+}
+
+STANDARD = Variant((), {}, _standard)
+QUEST = Variant((), {}, _quest)
+QNORM = Variant((), {}, _qnorm)
+QKNORM_HS = Variant(
+    ("logit_scale",),
+    {"param": ("log", ("log", "linear")), "max_scale": (100.0, "largest scale of the log form")},
+    _head_scale,
+)
+QKNORM_DS = Variant(
+    ("q_norm.weight", "k_norm.weight"), {"mode": ("l2", ("l2", "rms", "ln-nobias"))}, _dimension_scale
+)
+QKNORM_LN = Variant(("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"), {}, _layer_norm)
+ELLIPTICAL = Variant((), _ELLIPTICAL_OPTIONS, _elliptical, cross=False)
+ELLIPTICAL_QUEST = Variant(
+    (), {**_ELLIPTICAL_OPTIONS, "keys": ("sphere", ("sphere", "ellipse"))}, _elliptical_quest, cross=False
+)
+
+# The names are the registry's, which can be listed without importing torch.
+VARIANTS: dict[str, Variant] = {name: ATTENTION.load(name) for name in ATTENTION}
+
+
+def resolve(name: str, options: Mapping[str, OptionValue] | None = None) -> AttentionSpec:
+    """Return the variant's specification with every option filled in and checked.
+
+    Raises:
+        OptionError: no such variant, no such option, or a value that the option does not take.
+    """
+    if name not in VARIANTS:
+        raise OptionError(unknown("attention", name, VARIANTS) + ", or FILE.py:CLASS")
+    variant = VARIANTS[name]
+    values = {option: default for option, (default, _) in variant.options.items()}
+    for option, value in (options or {}).items():
+        if option not in variant.options:
+            raise OptionError(unknown(f"option of attention {name}", option, variant.options or ("none",)))
+        values[option] = _checked(name, option, value, *variant.options[option])
+    return AttentionSpec(name, tuple(sorted(values.items())), variant.version)
+
+
+def _checked(
+    name: str, option: str, value: OptionValue, default: OptionValue, allowed: tuple[str, ...] | str
+) -> OptionValue:
+    if isinstance(allowed, tuple):
+        if value not in allowed:
+            raise OptionError(f"attention {name}: {option}={value} is not one of {', '.join(allowed)}")
+        return value
+    if isinstance(default, float):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = -1.0
+        if not 0 < number < float("inf"):
+            raise OptionError(f"attention {name}: {option}={value} is not a positive number ({allowed})")
+        return number
+    return layers_text(parse_layers(str(value)))
