@@ -1,0 +1,109 @@
+"""What a data set is: labelled images in one fixed listing order, read one at a time."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import os
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError, OptionError
+from ..registry import DATASETS
+from ..types import DatasetSpec, canonical
+from .order import fixed_order
+
+
+class Dataset(abc.ABC):
+    """Labelled images. A subclass sets the attributes below and implements ``read`` and ``fingerprint``.
+
+    Attributes:
+        name: the name that ``--dataset`` takes.
+        version: raised when the numbers of this reader change; it is part of every cell id.
+        needs_root: whether ``--data`` has to say where the images are.
+        default_eps: the budget of an attack when nobody names one, as k/255; None: the protocol's.
+        num_classes: how many classes the labels are out of; None where the data does not say.
+        class_names: the name of each class; None where the data does not say.
+        image_ids: one id per image, unique, in listing order. Everything random is keyed by it.
+        labels: (N,) int64, in listing order.
+        target_labels: (N,) int64 labels for targeted attacks, or None.
+        notes: what a user should know about how the data was read, one line each.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    needs_root: ClassVar[bool] = True
+    default_eps: ClassVar[str | None] = None
+
+    num_classes: int | None = None
+    class_names: tuple[str, ...] | None = None
+    image_ids: tuple[str, ...]
+    labels: npt.NDArray[np.int64]
+    target_labels: npt.NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    @abc.abstractmethod
+    def read(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return the image at ``index`` of the listing: (H, W, 3) uint8, RGB.
+
+        Raises:
+            DataError: the image cannot be read; the message names it and the cause.
+        """
+
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """Return the sha256, 64 hexadecimal digits, of what the data set holds, however it is listed."""
+
+    @cached_property
+    def spec(self) -> DatasetSpec:
+        """The data set's part of a cell."""
+        return DatasetSpec(self.name, self.fingerprint(), len(self), self.version)
+
+    @cached_property
+    def order(self) -> npt.NDArray[np.int64]:
+        """The fixed permutation of the listing, of which ``--limit N`` takes the first N."""
+        return fixed_order(self.image_ids, self.labels)
+
+
+def file_fingerprint(
+    image_ids: tuple[str, ...], sizes: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
+) -> str:
+    """Return the sha256 over the sorted (relative path, size in bytes, label) of a data set of files."""
+    rows = zip(image_ids, sizes.tolist(), labels.tolist(), strict=True)
+    return hashlib.sha256(canonical(sorted(rows))).hexdigest()
+
+
+def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
+    """Return the data set called ``name``.
+
+    Args:
+        name: a registered name: digits, folder ...
+        root: where its images are; only for data sets that are not embedded.
+
+    Raises:
+        OptionError: no such data set; or ``root`` is missing, or given to an embedded one.
+        DataError: what is at ``root`` cannot be used.
+    """
+    kind = DATASETS.load(name)
+    if not kind.needs_root:
+        if root is not None:
+            raise OptionError(
+                f"data set {name!r} is embedded and reads no --data, found --data {os.fspath(root)}; "
+                "drop --data, or use --dataset folder"
+            )
+        dataset = kind()
+    elif root is None:
+        raise OptionError(f"data set {name!r} needs --data DIR, the folder with its images")
+    else:
+        dataset = kind(root)
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{kind!r} is registered as data set {name!r} but is no Dataset")
+    if len(dataset) == 0:
+        raise DataError(f"data set {name!r} holds no images")
+    return dataset

@@ -1,0 +1,116 @@
+"""Resize, crop and scale: byte for byte what timm's evaluation transform does."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+from timm.data import create_transform
+from torchvision.transforms import CenterCrop, Resize
+from torchvision.transforms.functional import InterpolationMode
+
+from robustbench_quest.datasets.decode import decode
+from robustbench_quest.datasets.transform import (
+    INTERPOLATIONS,
+    center_crop,
+    prepare,
+    resize_and_crop,
+    resize_shorter_side,
+    to_unit,
+)
+from robustbench_quest.errors import DataError, OptionError
+from robustbench_quest.rng import generator
+from robustbench_quest.types import Preprocessing
+
+SHAPES = [(1, 1), (31, 33), (33, 500), (500, 33), (224, 224), (249, 248), (299, 301), (427, 640)]
+CROPS = [0.875, 0.9, 1.0]
+
+
+def random_image(height: int, width: int) -> np.ndarray:
+    return generator("transform-test", height, width).randint(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def timm_prepare(image: np.ndarray, crop_pct: float, interpolation: str) -> np.ndarray:
+    transform = create_transform(
+        (3, 224, 224), crop_pct=crop_pct, interpolation=interpolation, mean=(0, 0, 0), std=(1, 1, 1)
+    )
+    return transform(Image.fromarray(image)).numpy()
+
+
+def preprocessing(crop_pct: float, interpolation: str) -> Preprocessing:
+    return Preprocessing(224, math.floor(224 / crop_pct), interpolation)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("crop_pct", CROPS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_timm_on_random_images(shape, crop_pct, interpolation):
+    image = random_image(*shape)
+    pixels = prepare(image, preprocessing(crop_pct, interpolation))
+    assert pixels.shape == (3, 224, 224)
+    assert pixels.dtype == np.float32
+    assert pixels.flags.c_contiguous
+    np.testing.assert_array_equal(pixels, timm_prepare(image, crop_pct, interpolation))
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("crop_pct", CROPS)
+def test_equals_timm_on_real_images(nips17, crop_pct, interpolation):
+    for path in sorted((nips17 / "images").iterdir())[:8]:
+        image = decode(path, path.name)
+        pixels = prepare(image, preprocessing(crop_pct, interpolation))
+        np.testing.assert_array_equal(pixels, timm_prepare(image, crop_pct, interpolation))
+
+
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+def test_every_interpolation_equals_torchvision(interpolation):
+    image = random_image(61, 47)
+    expected = Resize(32, InterpolationMode(interpolation))(Image.fromarray(image))
+    np.testing.assert_array_equal(resize_shorter_side(image, 32, interpolation), np.asarray(expected))
+
+
+@pytest.mark.parametrize("size", [5, 6, 31, 32, 33, 40])
+@pytest.mark.parametrize("shape", [(32, 32), (31, 32), (33, 30), (4, 50), (7, 7)])
+def test_the_crop_equals_torchvision_also_where_it_pads(shape, size):
+    image = random_image(*shape)
+    expected = np.asarray(CenterCrop(size)(Image.fromarray(image)))
+    np.testing.assert_array_equal(center_crop(image, size), expected)
+
+
+def test_without_a_resize_the_image_stays_as_it_is():
+    image = random_image(32, 32)
+    np.testing.assert_array_equal(resize_and_crop(image, Preprocessing(32, 0)), image)
+
+
+def test_without_a_resize_another_size_is_refused():
+    expected = r"^expected 32x32 pixels, as the model's .* found 31x33; resize the images, or give"
+    with pytest.raises(DataError, match=expected):
+        prepare(random_image(33, 31), Preprocessing(32, 0))
+
+
+def test_a_sliver_is_refused_before_it_takes_all_memory():
+    with pytest.raises(
+        DataError, match=r"^100000x1 pixels are too narrow: resized to 256 .* 25600000 on the"
+    ):
+        prepare(np.zeros((1, 100_000, 3), np.uint8), Preprocessing(224, 256))
+
+
+def test_an_unknown_interpolation_lists_the_right_ones():
+    with pytest.raises(
+        OptionError, match=r"unknown interpolation 'cubic'; did you mean 'bicubic'\? Available: b"
+    ):
+        prepare(random_image(4, 4), Preprocessing(2, 2, "cubic"))
+
+
+def test_scaling_is_exact_at_every_level():
+    levels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=-1)
+    unit = to_unit(levels)
+    assert (unit.min(), unit.max()) == (0.0, 1.0)
+    np.testing.assert_array_equal(unit[1], (np.arange(256).reshape(16, 16) / 255).astype(np.float32))
+
+
+def test_scaling_takes_batches():
+    images = np.stack([random_image(4, 6), random_image(4, 6)[::-1]])
+    np.testing.assert_array_equal(to_unit(images), np.stack([to_unit(image) for image in images]))
