@@ -1,0 +1,163 @@
+"""A model as the rest of the package sees it: pixels in [0, 1] in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..device import HOST
+from ..errors import OptionError, QuestError
+from ..types import ModelSpec, Preprocessing
+from .fingerprint import source_sha256, weights_sha256
+from .preprocessing import Row, check_preprocessing
+
+
+class Classifier(nn.Module):
+    """A frozen module in eval mode, with its normalisation inside.
+
+    Args:
+        module: maps normalised images (N, 3, H, W) to logits (N, K). It is set to eval mode and frozen, in
+            place.
+        mean, std: per channel; the module sees (x - mean) / std.
+        size: side of the input, pixels.
+        resize: the shorter side before the centre crop, pixels; default ``size``; 0 leaves images as is.
+        interpolation: how images are resized: a Pillow filter's name.
+        name: for tables; default the module's class.
+        spec: what the model is; default made from the module and its weights.
+
+    Attributes:
+        bounds: the range of the input, (0.0, 1.0).
+        num_classes: K.
+        trained_on: name of the data set that the checkpoint names as its own, or None.
+        explanation: every setting, where it came from, and what other sources would give.
+
+    Raises:
+        OptionError: a preprocessing value that cannot be used.
+        QuestError: the module does not give logits.
+    """
+
+    mean: Tensor
+    std: Tensor
+    bounds = (0.0, 1.0)
+
+    def __init__(
+        self,
+        module: nn.Module,
+        mean: Sequence[float] = (0.0, 0.0, 0.0),
+        std: Sequence[float] = (1.0, 1.0, 1.0),
+        size: int = 224,
+        *,
+        resize: int | None = None,
+        interpolation: str = "bicubic",
+        name: str | None = None,
+        spec: ModelSpec | None = None,
+        trained_on: str | None = None,
+        explanation: Sequence[Row] = (),
+    ) -> None:
+        super().__init__()
+        if not isinstance(module, nn.Module):
+            raise OptionError(f"a Classifier wraps a torch.nn.Module; got {type(module).__name__}")
+        self.preprocessing = check_preprocessing(
+            size, size if resize is None else resize, interpolation, mean, std
+        )
+        self.trained_on = trained_on
+        self.explanation = tuple(explanation)
+        self.module = module
+        device = _device_of(module)
+        for key in ("mean", "std"):
+            value = torch.tensor(getattr(self.preprocessing, key), device=device).view(3, 1, 1)
+            self.register_buffer(key, value, persistent=False)
+        self.eval()
+        self.requires_grad_(False)
+        self.num_classes = num_classes(module, self.preprocessing)
+        self.spec = spec or _spec_of(module, name, self.preprocessing, self.num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map float32 images (N, 3, H, W) in [0, 1] to logits (N, K)."""
+        logits: Tensor = self.module((x - self.mean) / self.std)
+        _check_logits(self.module, logits, len(x))
+        return logits
+
+    def train(self, mode: bool = True) -> Classifier:
+        """Refuse training mode: numbers of a model with dropout or batch statistics mean nothing.
+
+        Raises:
+            QuestError: always, unless ``mode`` is False.
+        """
+        if mode:
+            raise QuestError("a Classifier is always in eval mode; train the module before it is wrapped")
+        super().train(False)
+        return self
+
+    def space(self, protocol: str) -> Classifier:
+        """Return the callable that attacks see, with its range as ``bounds``.
+
+        Raises:
+            OptionError: no such protocol.
+        """
+        if protocol != "pixel":
+            raise OptionError(f"unknown protocol {protocol!r}; available: pixel")
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.mean.device
+
+
+def num_classes(module: nn.Module, preprocessing: Preprocessing) -> int:
+    """Return K: the module's ``num_classes``, else what it gives for one black image.
+
+    Raises:
+        QuestError: it has no classifier head, cannot take such an image, or does not give logits.
+    """
+    declared = getattr(module, "num_classes", None)
+    if declared == 0:
+        raise QuestError(f"{type(module).__name__} has no classifier head (num_classes is 0)")
+    if isinstance(declared, int) and declared > 0:
+        return declared
+    side = preprocessing.size
+    black = torch.zeros(1, 3, side, side, device=_device_of(module))
+    black = black.to(next((p.dtype for p in module.parameters()), black.dtype))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            logits = module(black)
+    except Exception as error:  # whatever a module raises for a size or a dtype that it was not made for
+        reason = " ".join(str(error).split())[:200]
+        raise QuestError(
+            f"{type(module).__name__} cannot take one {side}x{side} image: {reason}; check the size"
+        ) from error
+    _check_logits(module, logits, 1)
+    return int(logits.shape[1])
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), HOST)
+
+
+def _check_logits(module: nn.Module, value: object, images: int) -> None:
+    if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 2 and len(value) == images:
+        return
+    found = f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        found = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)} for {images} images"
+    raise QuestError(f"{type(module).__name__} must return floating logits (N, K); it returned {found}")
+
+
+def _spec_of(
+    module: nn.Module, name: str | None, preprocessing: Preprocessing, num_classes: int
+) -> ModelSpec:
+    kind = type(module)
+    return ModelSpec(
+        name=name or kind.__name__,
+        checkpoint=weights_sha256(module),
+        arch=f"{kind.__module__}.{kind.__qualname__}",
+        attention=None,
+        weights="",
+        preprocessing=preprocessing,
+        num_classes=num_classes,
+        source_hash=source_sha256(kind),
+        sources=(("weights", "a module given in Python"),),
+    )

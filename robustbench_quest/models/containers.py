@@ -1,0 +1,74 @@
+"""The state dicts in a checkpoint, and which is used: raw weights or their moving average (EMA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from ..errors import CheckpointError, OptionError, unknown
+
+# In the order in which "auto" tries them. DINO and iBOT evaluate the teacher, all others the raw weights.
+RAW = ("", "model", "state_dict", "net", "network", "model_state_dict")
+SELF_SUPERVISED = ("teacher", "student")
+EMA = ("model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model")
+
+
+def find_containers(path: Path, loaded: object) -> dict[str, dict[str, Tensor]]:
+    """Return name -> state dict; the name is "" where the file is a state dict itself.
+
+    Raises:
+        CheckpointError: the file holds no state dict.
+    """
+    if not isinstance(loaded, dict):
+        raise CheckpointError(
+            f"{path} holds a {type(loaded).__name__}, expected a state dict or a dict that holds one"
+        )
+    found = {str(name): state for name, value in loaded.items() if (state := _state_dict(str(name), value))}
+    if not found and (state := _state_dict("", {k: v for k, v in loaded.items() if isinstance(v, Tensor)})):
+        found = {"": state}
+    if not found:
+        keys = ", ".join(str(key) for key in list(loaded)[:8]) or "nothing"
+        raise CheckpointError(f"{path} holds no tensors that form a state dict; its keys: {keys}")
+    return found
+
+
+def choose_container(names: tuple[str, ...], weights: str) -> str:
+    """Return the container for ``weights``: "auto", "raw", "ema" or a container's name.
+
+    Raises:
+        OptionError: the file holds no such container, or "auto" knows none of them.
+    """
+    if weights in names:
+        return weights
+    groups = {"raw": (*RAW, "student"), "ema": (*EMA, "teacher"), "auto": (*RAW, *SELF_SUPERVISED, *EMA)}
+    if weights not in groups:
+        raise OptionError(unknown("weights", weights, {*groups, *(name for name in names if name)}))
+    known = [name for name in groups[weights] if name in names]
+    if known:
+        return known[0]
+    if weights == "auto" and len(names) == 1:
+        return names[0]
+    kind = "known" if weights == "auto" else weights
+    listed = ", ".join(shown(name) for name in names)
+    raise OptionError(f"the file holds no {kind} weights; give --weights with one of: {listed}")
+
+
+def shown(name: str) -> str:
+    """Return a container's name for messages."""
+    return name or "the file itself"
+
+
+def _state_dict(name: str, value: object) -> dict[str, Tensor] | None:
+    """Return ``value`` when it is a state dict: names to tensors and nothing else, and weights among them.
+
+    Loss modules store tensors too (iBOT's centres); they count only under a name that stands for a model.
+    """
+    if not isinstance(value, Mapping) or not value:
+        return None
+    state = {str(key): tensor for key, tensor in value.items() if isinstance(tensor, Tensor)}
+    if len(state) != len(value):
+        return None
+    known = name in (*RAW, *SELF_SUPERVISED, *EMA)
+    return state if known or any(key.endswith(".weight") for key in state) else None

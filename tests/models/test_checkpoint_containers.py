@@ -1,0 +1,203 @@
+"""Which state dict of a file is used, and how its keys become timm's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from checkpoints import Save, State, facts, tiny
+
+from robustbench_quest.errors import CheckpointError, OptionError
+from robustbench_quest.models.checkpoint import read_checkpoint
+from robustbench_quest.models.containers import choose_container
+from robustbench_quest.models.keys import CLASSIFIER, MMSEG, SEGMENTER, SELF_SUPERVISED, normalise, timm_name
+from robustbench_quest.models.load import load_model
+
+ONE = torch.ones(1)
+OPTIMIZER = {"state": {0: {"exp_avg": ONE}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+
+
+def test_optimizers_losses_and_scalers_are_no_containers(save_pt: Save) -> None:
+    content = {
+        "model": {"head.weight": ONE},
+        "model_ema": {"head.weight": ONE},
+        "optimizer": OPTIMIZER,
+        "lr_scheduler": {"last_epoch": 3},
+        "scaler": {},
+        "ibot_loss": {"center": ONE, "center2": ONE},
+        "epoch": 3,
+    }
+    assert list(read_checkpoint(save_pt(content)).containers) == ["model", "model_ema"]
+
+
+def test_a_state_dict_under_another_name_is_found(save_pt: Save) -> None:
+    content = {"generator": {"head.weight": ONE}, "loss": ONE}
+    assert list(read_checkpoint(save_pt(content)).containers) == ["generator"]
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "chosen"),
+    [
+        (("",), "auto", ""),
+        (("model_ema", "model"), "auto", "model"),
+        (("state_dict_ema", "state_dict"), "auto", "state_dict"),
+        (("model_ema",), "auto", "model_ema"),
+        (("student", "teacher"), "auto", "teacher"),
+        (("odd",), "auto", "odd"),
+        (("model", "model_ema"), "ema", "model_ema"),
+        (("model", "model_ema"), "raw", "model"),
+        (("student", "teacher"), "ema", "teacher"),
+        (("student", "teacher"), "raw", "student"),
+        (("model", "odd"), "odd", "odd"),
+    ],
+)
+def test_the_choice_of_weights(names: tuple[str, ...], weights: str, chosen: str) -> None:
+    assert choose_container(names, weights) == chosen
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "message"),
+    [
+        (("model",), "ema", "no ema weights; give --weights with one of: model"),
+        (("model_ema",), "raw", "no raw weights; give --weights with one of: model_ema"),
+        (("", "x"), "ema", "one of: the file itself, x"),
+        (("one", "two"), "auto", "no known weights; give --weights with one of: one, two"),
+        (("model", "model_ema"), "emma", "did you mean 'ema'\\? Available: auto, ema, model, model_ema, raw"),
+    ],
+)
+def test_weights_that_are_not_there(names: tuple[str, ...], weights: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        choose_container(names, weights)
+
+
+def test_raw_and_average_are_told_apart_and_recorded(save_pt: Save) -> None:
+    raw, ema = tiny(), tiny()
+    with torch.no_grad():
+        ema.get_parameter("head.bias").add_(1)
+    path = save_pt({"state_dict": raw.state_dict(), "state_dict_ema": ema.state_dict(), "rbq": facts()})
+    x = torch.zeros(1, 3, 16, 16)
+    chosen = {
+        weights: load_model(path, weights=weights) for weights in ("auto", "raw", "ema", "state_dict_ema")
+    }
+    assert [model.spec.weights for model in chosen.values()] == [
+        "state_dict",
+        "state_dict",
+        "state_dict_ema",
+        "state_dict_ema",
+    ]
+    torch.testing.assert_close(chosen["ema"](x), chosen["raw"](x) + 1)
+    assert torch.equal(chosen["auto"](x), chosen["raw"](x))
+    sources = dict(chosen["auto"].spec.sources)
+    assert sources["weights"] == "raw weights by default; the file also holds state_dict_ema"
+    assert dict(chosen["ema"].spec.sources)["weights"] == "flag; the file also holds state_dict"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("blocks.0.norm1.weight", "blocks.0.norm1.weight"),
+        ("module.blocks.0.norm1.weight", "blocks.0.norm1.weight"),
+        ("_orig_mod.module.norm.weight", "norm.weight"),
+        ("module.backbone.norm.weight", "norm.weight"),
+        ("encoder.cls_token", "cls_token"),
+        ("blocks.11.gamma_1", "blocks.11.ls1.gamma"),
+        ("blocks.3.gamma_2", "blocks.3.ls2.gamma"),
+        ("pos_embed.1", "pos_embed_1"),
+        ("cls_token.0", "cls_token_0"),
+        ("blocks.2.attn.logit_scale.weight", "blocks.2.attn.logit_scale"),
+        ("blocks.2.attn.logit_scale", "blocks.2.attn.logit_scale"),
+        ("pos_embed", "pos_embed"),
+        ("modules.weight", "modules.weight"),
+    ],
+)
+def test_names_become_timms(key: str, name: str) -> None:
+    assert timm_name(key) == name
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1, 1), (3, 1), (1, 3, 1, 1)])
+def test_a_logit_scale_gets_swins_shape(shape: tuple[int, ...]) -> None:
+    values = torch.arange(3.0)
+    found = normalise({"blocks.0.attn.logit_scale.weight": values.view(shape)}).tensors
+    assert torch.equal(found["blocks.0.attn.logit_scale"], values.view(3, 1, 1))
+
+
+def test_two_keys_that_become_one_are_an_error() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"module\.norm\.weight and norm\.weight both become norm\.weight"
+    ):
+        normalise({"module.norm.weight": ONE, "norm.weight": ONE})
+
+
+@pytest.mark.parametrize(
+    ("keys", "containers", "kind"),
+    [
+        (("head.weight", "blocks.0.norm1.weight"), ("model",), CLASSIFIER),
+        (("encoder.norm.weight", "encoder.head.weight", "decoder.cls_emb"), ("model",), SEGMENTER),
+        (("module.encoder.norm.weight", "module.decoder.head.weight"), ("model",), SEGMENTER),
+        (("backbone.ln1.weight", "decode_head.conv_seg.weight"), ("state_dict",), MMSEG),
+        (("backbone.layers.0.attn.attn.in_proj_weight",), ("state_dict",), MMSEG),
+        (
+            ("backbone.norm.weight", "head.mlp.0.weight", "head.last_layer.weight"),
+            ("teacher",),
+            SELF_SUPERVISED,
+        ),
+        (("norm.weight", "masked_embed"), ("",), SELF_SUPERVISED),
+        (("module.backbone.norm.weight",), ("student", "teacher"), SELF_SUPERVISED),
+        (("backbone.norm.weight", "head.weight"), ("teacher",), CLASSIFIER),
+    ],
+)
+def test_what_kind_of_model_a_file_holds(
+    keys: tuple[str, ...], containers: tuple[str, ...], kind: str
+) -> None:
+    assert normalise(dict.fromkeys(keys, ONE), containers).kind == kind
+
+
+def test_mask_tokens_are_dropped_for_self_supervised_files_only() -> None:
+    state = {"backbone.masked_embed": ONE, "backbone.norm.weight": ONE, "head.weight": ONE}
+    found = normalise(state, ("teacher",))
+    assert found.dropped == ("backbone.masked_embed",)
+    assert set(found.tensors) == {"norm.weight", "head.weight"}
+    kept = normalise({"mask_token": ONE, "head.weight": ONE}, ("model",))
+    assert kept.dropped == ()
+    assert "mask_token" in kept.tensors
+
+
+def prefixed(state: State, prefix: str) -> State:
+    return {prefix + key: tensor for key, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["module.", "_orig_mod.", "backbone.", "encoder.", "model.", "module.backbone.", "_orig_mod.module."],
+)
+def test_prefixes_of_wrappers_load(save_pt: Save, prefix: str) -> None:
+    model = tiny()
+    path = save_pt({"model": prefixed(model.state_dict(), prefix), "rbq": facts()})
+    loaded = load_model(path).module.state_dict()
+    assert all(torch.equal(loaded[key], tensor) for key, tensor in model.state_dict().items())
+
+
+SEGMENTATION = {
+    "Segmenter": {"encoder.head.weight": ONE, "encoder.norm.weight": ONE, "decoder.cls_emb": ONE},
+    "mmseg": {"backbone.layers.0.attn.attn.in_proj_weight": ONE, "decode_head.conv_seg.weight": ONE},
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTATION)
+def test_segmentation_models_are_refused_by_name(save_pt: Save, name: str) -> None:
+    path = save_pt({"model": SEGMENTATION[name]})
+    with pytest.raises(
+        CheckpointError, match=rf"{name} segmentation model .* segmentation decoder, not a classifier"
+    ):
+        load_model(path, arch="deit_tiny_patch16_224", attention="standard")
+
+
+@pytest.mark.parametrize("container", ["teacher", "student"])
+def test_self_supervised_backbones_are_refused_with_the_reason(save_pt: Save, container: str) -> None:
+    backbone = {key: tensor for key, tensor in tiny().state_dict().items() if not key.startswith("head.")}
+    prefix = "module.backbone." if container == "student" else "backbone."
+    state = {**prefixed(backbone, prefix), prefix + "masked_embed": ONE, "head.last_layer.weight": ONE}
+    path = save_pt({"teacher": state, "student": state})
+    with pytest.raises(CheckpointError, match=r"no classifier head\. Train a linear head"):
+        load_model(path, arch="vit_tiny_patch16_224", attention="standard", weights=container)
+    with pytest.raises(CheckpointError, match=r"no classifier head: vit_tiny_patch16_224 needs head\.weight"):
+        load_model(save_pt(backbone), arch="vit_tiny_patch16_224", attention="standard")
