@@ -1,0 +1,72 @@
+"""Where the programs start, and how errors leave them: one line, and an exit code.
+
+2: bad input, nothing was run. 1: some cells failed, or a fault of this package. 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import NoReturn
+
+import click
+
+from .._version import __version__
+from ..errors import QuestError
+from .demo import demo
+from .evaluate import evaluate
+from .inspection import inspect
+from .listing import listing
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rbq")
+def rbq() -> None:
+    """Robustness evaluation for vision transformers."""
+
+
+rbq.add_command(evaluate, "eval")
+rbq.add_command(inspect, "inspect")
+rbq.add_command(listing, "list")
+rbq.add_command(demo, "demo")
+
+
+def main() -> NoReturn:
+    """Run ``rbq``."""
+    run(rbq, "rbq")
+
+
+def eval_command() -> NoReturn:
+    """Run ``run_eval.py``, the same command as ``rbq eval``."""
+    run(evaluate, "run_eval.py")
+
+
+def run(command: click.Command, name: str) -> NoReturn:
+    """Run a command and leave the process with its exit code."""
+    try:
+        code = command.main(prog_name=name, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "")
+        code = 2
+    except click.ClickException as error:
+        code = _fail(_one_line(error.format_message()), 2)
+    except QuestError as error:
+        code = _fail(str(error), 2)
+    except (KeyboardInterrupt, click.Abort):
+        code = _fail("interrupted; finished blocks are kept, and the same command goes on from there", 130)
+    except Exception as error:
+        code = _fail(
+            f"internal error: {type(error).__name__}: {_one_line(str(error))} (--debug shows where)", 1
+        )
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> int:
+    if "--debug" in sys.argv[1:]:
+        traceback.print_exc()
+    click.echo(f"error: {message}", err=True)
+    return code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,64 @@
+"""``--explain``: every setting of a command, its value, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ..store import Store
+from ..types import Cell
+from .plan import PlannedThreat
+
+if TYPE_CHECKING:
+    from ..datasets.base import Dataset
+    from ..models.classifier import Classifier
+
+Line = tuple[str, str, str, str]  # setting, value, source, alternatives
+
+
+def print_explanation(
+    models: Sequence[Classifier],
+    dataset: Dataset,
+    threats: Sequence[PlannedThreat],
+    cells: Sequence[Cell],
+    store: Store,
+) -> None:
+    """Print models, data, threats and cells; nothing is computed."""
+    for model in models:
+        lines = [(row.setting, row.value, row.source, row.alternatives) for row in model.explanation]
+        spec = model.spec
+        lines += [("checkpoint sha256", spec.checkpoint, "", ""), ("classes", str(spec.num_classes), "", "")]
+        lines += [("guessed", ", ".join(spec.guessed), "", "")] if spec.guessed else []
+        _section(f"model {spec.name}", [*lines, ("device", str(model.device), "", "")])
+    lines = [("images", str(len(dataset)), "", ""), ("fingerprint", dataset.spec.fingerprint, "", "")]
+    _section(f"data set {dataset.name}", lines + [("note", note, "", "") for note in dataset.notes])
+    for planned in threats:
+        options = [(key, str(value), planned.sources[key], "") for key, value in planned.threat.options]
+        _section(f"threat {planned.threat.name}", options or [("images", "as they are", "", "")])
+    first = cells[0]
+    lines = [
+        ("protocol", first.protocol, "", ""),
+        ("seed", str(first.seed), "", ""),
+        ("limit", str(first.limit), "", ""),
+        ("precision", first.precision, "", ""),
+        ("store", str(store.root), "", ""),
+    ]
+    _section("run", lines)
+    rows = []
+    for cell in cells:
+        blocks, missing = len(cell.blocks), len(store.cell(cell).missing())
+        state = f"{blocks - missing} of {blocks} blocks of {cell.block_size} in the store"
+        rows.append((f"{cell.model.name} {cell.threat.name}", cell.id[:16], state, ""))
+    _section("cells", rows)
+
+
+def _section(title: str, lines: Sequence[Line]) -> None:
+    click.echo(title)
+    names = max(len(name) for name, *_ in lines)
+    values = min(40, max(len(value) for _, value, *_ in lines))
+    for name, value, source, alternatives in lines:
+        rest = f"{source}{f'  (other sources: {alternatives})' if alternatives else ''}"
+        click.echo(f"  {name:{names}}  {value:{values}}  {rest}".rstrip())
+    click.echo()

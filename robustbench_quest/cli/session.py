@@ -1,0 +1,153 @@
+"""What ``rbq eval`` does once its flags are parsed: plan the cells, compute what is missing, print."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..datasets import open_dataset
+from ..demo import demo_checkpoint
+from ..device import resolve_device
+from ..errors import OptionError, QuestError, StoreError, unknown
+from ..evaluation import check_sizes, evaluate, make_cell
+from ..protocols import load_protocol
+from ..store import Store
+from ..tables import FORMATS, Result, render, result, threat_title
+from ..threats import build_attack
+from ..types import Cell, Threat
+from .explain import print_explanation
+from .plan import load_models, parse_options, plan_threats
+from .progress import progress
+
+if TYPE_CHECKING:
+    from ..datasets.base import Dataset
+    from ..models.classifier import Classifier
+
+# Flags that are settings of attacks, under the names that the attacks use.
+ATTACK_FLAGS = ("norm", "steps", "alpha", "restarts", "random_start", "labels", "keep")
+
+
+def run(
+    *,
+    checkpoints: Sequence[str],
+    attacks: Sequence[str],
+    dataset_name: str | None,
+    root: str | None,
+    limit: int | None,
+    eps: str | None,
+    protocol_name: str,
+    allow_large_eps: bool,
+    seed: int,
+    device: str,
+    batch_size: int,
+    block_size: int | None,
+    workers: int,
+    out: str,
+    keep_images: int,
+    form: str,
+    save: str | None,
+    explain: bool,
+    **options: Any,
+) -> int:
+    """Run the command and return its exit code; bad input raises a QuestError before anything is computed."""
+    if form not in FORMATS:
+        raise OptionError(unknown("format", form, FORMATS))
+    if save and not Path(save).resolve().parent.is_dir():
+        raise OptionError(f"--save {save}: its folder does not exist")
+    check_sizes(batch_size, workers, keep_images)
+    protocol = load_protocol(protocol_name)
+    models = load_models(_checkpoints(checkpoints, options), _model_options(options, resolve_device(device)))
+    dataset = _dataset(dataset_name, root, models)
+    flags = {name: options[name] for name in ATTACK_FLAGS if options[name] is not None}
+    threats = plan_threats(attacks, flags, eps, protocol, dataset, allow_large_eps)
+    store = Store(out)
+    settings: dict[str, Any] = {
+        "limit": limit,
+        "seed": seed,
+        "block_size": block_size,
+        "protocol": protocol.name,
+    }
+    cells = [
+        (model, make_cell(model, dataset, planned.threat, **settings))
+        for model in models
+        for planned in threats
+    ]
+    if explain:
+        print_explanation(models, dataset, threats, [cell for _, cell in cells], store)
+        return 0
+    how = {
+        "store": store,
+        "batch_size": batch_size,
+        "workers": workers,
+        "keep_images": keep_images,
+        **settings,
+    }
+    results = [_evaluate(model, dataset, cell, how) for model, cell in cells]
+    text = render(results, form)
+    click.echo(text, nl=False)
+    if save:
+        Path(save).write_text(text, encoding="utf-8")
+    return 1 if any(r.error for r in results) else 0
+
+
+def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, Any]) -> Result:
+    """Return one cell's result; a failure is kept in the store and shown, and the other cells go on."""
+    title = f"{cell.model.name} {threat_title(cell.threat)}"
+    try:
+        with progress(title, cell.limit) as advance:
+            records = evaluate(model, dataset, cell.threat, advance=advance, **how)
+    except StoreError:
+        raise
+    except Exception as error:
+        message = str(error) if isinstance(error, QuestError) else f"{type(error).__name__}: {error}"
+        message = " ".join(message.split())
+        how["store"].cell(cell).write_error({"error": message, "traceback": traceback.format_exc()})
+        click.echo(f"error: {title}: {message}", err=True)
+        return result(cell, None, describe(cell.threat), message)
+    return result(cell, records, describe(cell.threat))
+
+
+def describe(threat: Threat) -> str:
+    """Return a threat with its settings, in a form that can be pasted into Python."""
+    return "clean" if threat.is_clean else repr(build_attack(threat))
+
+
+def _checkpoints(paths: Sequence[str], options: dict[str, Any]) -> Sequence[str]:
+    return paths if paths or options["model"] else (str(demo_checkpoint()),)
+
+
+def _model_options(options: dict[str, Any], device: Any) -> dict[str, Any]:
+    names = ("arch", "attention", "model", "weights", "img_size", "resize", "interpolation")
+    chosen = {name: options[name] for name in names}
+    for name in ("arch_options", "model_options", "attention_options"):
+        flag = "--" + name.removesuffix("s").replace("_", "-")
+        chosen[name] = parse_options(options[name], flag) or None
+    for name in ("mean", "std"):
+        chosen[name] = None if options[name] is None else _three(options[name], f"--{name}")
+    return {**chosen, "device": device}
+
+
+def _three(text: str, flag: str) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != 3:
+        raise OptionError(f"{flag} {text!r}: expected three numbers in [0, 1], such as 0.485,0.456,0.406")
+    return values
+
+
+def _dataset(name: str | None, root: str | None, models: Sequence[Classifier]) -> Dataset:
+    """Return the data set: the one named, else the folder --data, else what the models were trained on."""
+    if name is None and root is not None:
+        name = "folder"
+    if name is None:
+        trained = {model.trained_on for model in models}
+        name = trained.pop() if len(trained) == 1 else None
+        if name is None:
+            raise OptionError("the checkpoints name no common data set; give --dataset and --data")
+    return open_dataset(name, root)

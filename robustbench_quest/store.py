@@ -1,0 +1,203 @@
+"""The result store: Parquet blocks under a content-addressed cell id.
+
+    <root>/cells/<id[:2]>/<id>/cell.json                 what the cell is; its identity hashes to the id
+                               block-00000.parquet ...   records of one block; the footer names cell and range
+                               block-00000.json ...      side file: versions, device, batch size, time, host
+                               error.json                the last failure, with its traceback
+                               DONE.json                 last: counts, and a digest of all records
+
+Every file is written under a temporary name in its own folder, synced, and renamed. Which blocks are missing
+follows from the names alone, so there are no locks: two processes that compute the same block write the same
+rows, and either file may stay. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .errors import StoreError
+from .records import Records, column, digest, schema
+from .types import SCHEMA_VERSION, Cell, canonical
+
+_BLOCK = re.compile(r"block-(\d{5,})\.parquet")
+_FOOTER = b"rbq"
+
+
+class Store:
+    """A folder of cells.
+
+    Args:
+        root: the folder; it is made when the first block is written.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"the store {self.root} is a file; give a folder with --out")
+
+    def cell(self, cell: Cell) -> StoredCell:
+        """Return the cell's place in the store; nothing is written."""
+        return StoredCell(self.root / "cells" / cell.id[:2] / cell.id, cell)
+
+    def facts(self) -> Iterator[dict[str, Any]]:
+        """Yield the contents of every cell.json, in the order of cell ids."""
+        for path in sorted(self.root.glob("cells/??/*/cell.json")):
+            yield _read_json(path)
+
+
+class StoredCell:
+    """One cell in the store."""
+
+    def __init__(self, path: Path, cell: Cell) -> None:
+        self.path = path
+        self.cell = cell
+
+    def missing(self) -> list[int]:
+        """Return the numbers of the blocks that have no file yet; one folder listing."""
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            names = []
+        present = {int(match[1]) for name in names if (match := _BLOCK.fullmatch(name))}
+        return [number for number in range(len(self.cell.blocks)) if number not in present]
+
+    def write_cell(self, names: Mapping[str, Any]) -> None:
+        """Write cell.json if it is not there; ``names`` is what people read, and changes no number."""
+        facts = self.path / "cell.json"
+        if facts.exists():
+            self._check(_read_json(facts))
+            return
+        contents = {"id": self.cell.id, "identity": self.cell.identity(), "names": dict(names)}
+        write_atomically(facts, canonical(contents))
+
+    def write_block(self, number: int, records: Records, side: Mapping[str, Any]) -> None:
+        """Write one block, after its side file."""
+        expected = self.cell.blocks[number]
+        if column(records, "index").tolist() != list(expected):
+            raise ValueError(
+                f"block {number} must hold the images {expected.start}-{expected.stop - 1} in order"
+            )
+        write_atomically(self.path / f"block-{number:05d}.json", canonical(side))
+        footer = {_FOOTER: canonical(self._footer(number))}
+        sink = pa.BufferOutputStream()
+        pq.write_table(records.replace_schema_metadata(footer), sink, compression="zstd")
+        write_atomically(self.block_path(number), sink.getvalue().to_pybytes())
+
+    def block_path(self, number: int) -> Path:
+        """Return where a block's records are, or will be."""
+        return self.path / f"block-{number:05d}.parquet"
+
+    def read_block(self, number: int) -> Records:
+        """Return one block's records.
+
+        Raises:
+            StoreError: the file is torn, or belongs to another cell or range.
+        """
+        path = self.block_path(number)
+        try:
+            records = pq.ParquetFile(path).read()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise StoreError(
+                f"{path} cannot be read ({error}); delete it and run the command again"
+            ) from error
+        footer = json.loads((records.schema.metadata or {}).get(_FOOTER, b"{}"))
+        block = self.cell.blocks[number]
+        if footer != self._footer(number) or column(records, "index").tolist() != list(block):
+            raise StoreError(f"{path} belongs to another cell or range; delete it and run the command again")
+        return records.cast(schema(attacked="clean_pred" in records.column_names))
+
+    def read(self) -> Records:
+        """Return all records of a complete cell, in order.
+
+        Raises:
+            StoreError: blocks are missing or damaged, or DONE.json states other records.
+        """
+        missing = self.missing()
+        if missing:
+            raise StoreError(
+                f"cell {self.cell.id[:12]}: {len(missing)} of {len(self.cell.blocks)} blocks are missing"
+            )
+        records = pa.concat_tables([self.read_block(number) for number in range(len(self.cell.blocks))])
+        done = self.path / "DONE.json"
+        if done.exists() and _read_json(done).get("digest") != digest(records):
+            raise StoreError(
+                f"{done} states another digest than its blocks have; delete {self.path} and run again"
+            )
+        return records
+
+    def finish(self) -> Records:
+        """Write DONE.json once every block is there; return all records."""
+        records = self.read()
+        done = self.path / "DONE.json"
+        if not done.exists():
+            correct = int(np.count_nonzero(column(records, "correct")))
+            facts = {
+                "cell": self.cell.id,
+                "n": records.num_rows,
+                "correct": correct,
+                "digest": digest(records),
+            }
+            write_atomically(done, canonical({**facts, "blocks": len(self.cell.blocks)}))
+            (self.path / "error.json").unlink(missing_ok=True)
+        return records
+
+    def write_error(self, error: Mapping[str, Any]) -> None:
+        """Keep what went wrong, so that a table shows the cell as failed and not as absent."""
+        write_atomically(self.path / "error.json", canonical(error))
+
+    def _footer(self, number: int) -> dict[str, Any]:
+        block = self.cell.blocks[number]
+        return {"cell": self.cell.id, "block": number, "start": block.start, "stop": block.stop}
+
+    def _check(self, facts: Mapping[str, Any]) -> None:
+        version = facts.get("identity", {}).get("schema")
+        if version != SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path} has schema version {version}, this program {SCHEMA_VERSION}; use another --out"
+            )
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is either absent or whole, whatever happens meanwhile.
+
+    Raises:
+        StoreError: the folder cannot be written to.
+    """
+    temporary = path.with_name(
+        f".tmp-{path.name}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; free space, or choose another --out"
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        contents: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}); delete its folder and run the command again"
+        ) from error
+    return contents

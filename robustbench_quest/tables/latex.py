@@ -1,0 +1,52 @@
+"""LaTeX with booktabs: ``\\usepackage{booktabs}`` is all that the document needs."""
+
+from __future__ import annotations
+
+from .grid import Grid
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # \textquotedbl would need the T1 encoding
+    '"': r"{\char34}",
+}
+
+
+def escape(text: str) -> str:
+    """Return ``text`` so that LaTeX prints it as it is.
+
+    >>> print(escape("vit_ti & 50% #1"))
+    vit\\_ti \\& 50\\% \\#1
+    """
+    return "".join(_SPECIAL.get(character, character) for character in text)
+
+
+def to_latex(grid: Grid) -> str:
+    """Return a ``table`` environment with the grid, and its notes below."""
+    alignment = "l" * grid.text_columns + "r" * (len(grid.columns) - grid.text_columns)
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
+    if any(title for title, _ in grid.groups):
+        heads, rules, start = [], [], 1
+        for title, width in grid.groups:
+            heads.append(rf"\multicolumn{{{width}}}{{c}}{{{escape(title)}}}")
+            if title:
+                rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+            start += width
+        lines += [" & ".join(heads) + r" \\", " ".join(rules)]
+    lines += [" & ".join(map(escape, grid.columns)) + r" \\", r"\midrule"]
+    # Braces: a cell that starts with "[" would otherwise be read as the optional argument of \\.
+    lines += [" & ".join(f"{{{escape(cell)}}}" for cell in row) + r" \\" for row in grid.rows]
+    lines += [r"\bottomrule", r"\end{tabular}", r"\par\smallskip\raggedright\footnotesize"]
+    lines += [escape(note) + r"\par" for note in grid.notes]
+    return "\n".join([*lines, r"\end{table}", ""])

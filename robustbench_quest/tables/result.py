@@ -1,0 +1,89 @@
+"""One evaluated cell as a row of numbers, computed from its records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..budget import format_eps
+from ..metrics import accuracy, accuracy5, clean_accuracy, nll
+from ..records import Records
+from ..trust import Flag, flags
+from ..types import Cell, Threat
+
+
+@dataclass(frozen=True)
+class Result:
+    """The numbers of one cell. Accuracies are in percent; None means not available.
+
+    Args:
+        model, attention, dataset, threat, norm, protocol: names.
+        title: the threat as people write it.
+        settings: every setting of the threat, as its ``repr``.
+        eps: the budget as "4/255", "" for clean images.
+        seed: of the draws.
+        n: number of images.
+        top1, top5, nll: of the perturbed images; ``nll`` in nats.
+        clean_top1: of the same images before the attack.
+        flags: reasons for doubt.
+        cell_id: names the records in the store.
+        error: why there are no numbers, "" where there are.
+    """
+
+    model: str
+    attention: str
+    dataset: str
+    threat: str
+    title: str
+    norm: str
+    protocol: str
+    settings: str
+    eps: str
+    seed: int
+    n: int
+    top1: float | None
+    top5: float | None
+    nll: float | None
+    clean_top1: float | None
+    flags: tuple[Flag, ...]
+    cell_id: str
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values; flags as a list of dicts."""
+        return asdict(self)
+
+
+def threat_title(threat: Threat) -> str:
+    """Return a threat as people write it: "PGD linf 4/255"."""
+    if threat.eps is None:
+        return threat.name
+    norm = str(dict(threat.options)["norm"])
+    return f"{threat.name.upper()} {norm} {format_eps(threat.eps, norm)}"
+
+
+def result(cell: Cell, records: Records | None, settings: str, error: str = "") -> Result:
+    """Return the row of a cell; ``records`` None is a cell that failed for the reason ``error``."""
+    top5 = None if records is None else accuracy5(records)
+    eps = cell.threat.eps
+    norm = str(dict(cell.threat.options).get("norm", ""))
+    return Result(
+        model=cell.model.name,
+        attention=str(cell.model.attention or "own"),
+        dataset=cell.dataset.name,
+        threat=cell.threat.name,
+        title=threat_title(cell.threat),
+        norm=norm,
+        protocol=cell.protocol,
+        settings=settings,
+        eps="" if eps is None else format_eps(eps, norm),
+        seed=cell.seed,
+        n=cell.limit,
+        top1=None if records is None else 100 * accuracy(records),
+        top5=None if top5 is None else 100 * top5,
+        nll=None if records is None else nll(records),
+        clean_top1=None if records is None else 100 * clean_accuracy(records),
+        flags=() if records is None else tuple(flags(records, cell.model.num_classes, cell.model.guessed)),
+        cell_id=cell.id,
+        error=error,
+    )

@@ -1,0 +1,115 @@
+"""Who may import whom, and where devices are named: read from the source, checked against the documents."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+PACKAGES = {"attacks": "attacks", "configs": "configs", "robustbench_quest": ""}
+FOUNDATION = {"types", "errors", "registry", "rng", "budget", "_version"}
+NO_TORCH = {"records", "store", "metrics", "trust", "tables", "protocols", "threats", *FOUNDATION}
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))] + [
+        ROOT / "run_eval.py"
+    ]
+
+
+def part_of(path: Path) -> str:
+    """Return the part of the package that a file belongs to: "attacks", "models", "store" ..."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[1] if parts[0] == "robustbench_quest" and len(parts) > 1 else parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    """Return what a file imports, except for types only: our parts as ".part", others by name."""
+    inside = path.relative_to(ROOT).with_suffix("").parts
+    package = (*([] if inside[0] == "robustbench_quest" else ["robustbench_quest"]), *inside[:-1])
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add(str(node.module).split(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found.update("." + (*base, *name.split("."))[1] for name in names if len((*base, name)) > 1)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+ALLOWED = {
+    **{part: FOUNDATION for part in FOUNDATION},
+    "attacks": FOUNDATION | {"attacks"},
+    "configs": set(),
+    "models": FOUNDATION | {"models", "device"},
+    "datasets": FOUNDATION | {"datasets"},
+    "device": FOUNDATION,
+    "scoring": FOUNDATION | {"device", "records"},
+    "records": FOUNDATION,
+    "store": FOUNDATION | {"records"},
+    "metrics": FOUNDATION | {"records"},
+    "trust": FOUNDATION | {"records", "metrics"},
+    "tables": FOUNDATION | {"records", "metrics", "trust", "tables"},
+    "protocols": FOUNDATION,
+    "threats": FOUNDATION,
+    "environment": FOUNDATION | {"device"},
+    "evaluation": FOUNDATION
+    | {"device", "records", "scoring", "store", "threats", "environment", "datasets"},
+    "demo": FOUNDATION | {"demo", "models", "datasets"},
+}
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_part_imports_only_what_lies_below_it(path: Path) -> None:
+    part = part_of(path)
+    if part in ("cli", "__init__", "__main__", "run_eval"):
+        return assert_nothing_imports_cli()
+    assert part in ALLOWED, (
+        f"{part} is new: say in this test, and in docs/architecture.md, what it may import"
+    )
+    ours = {name[1:] for name in imports(path) if name.startswith(".")}
+    assert ours <= ALLOWED[part]
+
+
+def assert_nothing_imports_cli() -> None:
+    for path in sources():
+        if part_of(path) not in ("cli", "__main__", "run_eval"):
+            assert ".cli" not in imports(path)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_tables_need_no_torch(path: Path) -> None:
+    if part_of(path) in NO_TORCH:
+        assert not {"torch", "timm", "torchvision"} & imports(path)
+    if part_of(path) in ("attacks", "configs"):
+        assert "robustbench_quest" not in imports(path), "imports inside mapped folders are relative"
+
+
+def test_devices_are_named_in_one_place() -> None:
+    literal = re.compile(r"""["'](cpu|cuda|mps)(:\d+)?["']|\.cuda\(|\.cpu\(\)""")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sources()
+        if path.name != "device.py"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if literal.search(line) and not line.lstrip().startswith("@click.option")
+    ]
+    assert found == []
+
+
+def test_no_source_file_is_over_400_lines() -> None:
+    long = {path.name: n for path in sources() if (n := len(path.read_text().splitlines())) > 400}
+    assert long == {}

@@ -1,0 +1,166 @@
+"""Tables: every format, arranged for one model or several, escaped, with flags and failures visible."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import require
+
+from robustbench_quest.errors import OptionError
+from robustbench_quest.tables import FORMATS, Result, render
+from robustbench_quest.tables.latex import escape
+from robustbench_quest.trust import Flag
+
+CLEAN = Result(
+    model="vit_a",
+    attention="quest",
+    dataset="digits",
+    threat="clean",
+    title="clean",
+    norm="",
+    protocol="pixel",
+    settings="clean",
+    eps="",
+    seed=0,
+    n=500,
+    top1=98.0,
+    top5=100.0,
+    nll=0.0643,
+    clean_top1=98.0,
+    flags=(),
+    cell_id="c" * 64,
+)
+PGD = replace(
+    CLEAN,
+    threat="pgd",
+    title="PGD linf 4/255",
+    norm="linf",
+    settings="PGD(eps='4/255')",
+    eps="4/255",
+    top1=71.25,
+    top5=98.8,
+    nll=1.1151,
+    cell_id="d" * 64,
+)
+OTHER = [replace(r, model="vit_b", attention="standard") for r in (CLEAN, PGD)]
+FLAGGED = replace(PGD, flags=(Flag("zero gradients", "9/500", "the attack was blind there"),))
+FAILED = replace(PGD, top1=None, top5=None, nll=None, clean_top1=None, error="RuntimeError: out of memory")
+HOSTILE = r"""vit_ti_quest & 50% #1 ~ ^ {x} $y$ \end{table} "q" <b> |"""
+
+
+def test_one_model_is_a_row_per_threat() -> None:
+    lines = render([CLEAN, PGD], "table").splitlines()
+    assert lines[0].split() == ["threat", "n", "clean", "Top-1", "Top-1", "Top-5", "NLL"]
+    assert lines[2].split() == ["clean", "500", "98.00", "98.00", "100.00", "0.064"]
+    assert lines[3].split() == ["PGD", "linf", "4/255", "500", "98.00", "71.25", "98.80", "1.115"]
+    notes = "\n".join(lines[4:])
+    for fact in ("vit_a", "quest", "digits", "protocol pixel", "PGD(eps='4/255')", "seed 0"):
+        assert fact in notes
+
+
+def test_several_models_are_a_row_each() -> None:
+    lines = render([CLEAN, PGD, *OTHER], "table").splitlines()
+    assert lines[0].split() == ["clean", "PGD", "linf", "4/255"]
+    assert lines[3].split() == [
+        "vit_a",
+        "quest",
+        "digits",
+        "500",
+        "98.00",
+        "100.00",
+        "0.064",
+        "71.25",
+        "98.80",
+        "1.115",
+    ]
+    assert lines[4].split()[:2] == ["vit_b", "standard"]
+
+
+def test_different_n_never_share_a_row() -> None:
+    rows = render([CLEAN, replace(PGD, n=100), *OTHER], "table").splitlines()
+    assert rows[3].split()[3:] == ["500", "98.00", "100.00", "0.064", "-", "-", "-"]
+    assert rows[4].split()[3:] == ["100", "-", "-", "-", "71.25", "98.80", "1.115"]
+
+
+def test_flags_and_failures_are_marked_and_explained() -> None:
+    for results in ([CLEAN, FLAGGED, FAILED], [CLEAN, FLAGGED, OTHER[0], replace(FAILED, model="vit_b")]):
+        text = render(results, "table")
+        assert "71.25 [a]" in text
+        assert "failed [b]" in text
+        assert "[a] zero gradients 9/500: the attack was blind there" in text
+        assert "[b] RuntimeError: out of memory" in text
+
+
+def test_csv_is_tidy() -> None:
+    rows = list(csv.DictReader(io.StringIO(render([CLEAN, FLAGGED, FAILED], "csv"))))
+    assert [row["threat"] for row in rows] == ["clean", "pgd", "pgd"]
+    assert (rows[1]["top1"], rows[1]["nll"], rows[1]["n"]) == ("71.250000", "1.115100", "500")
+    assert rows[1]["flags"] == "zero gradients 9/500"
+    assert (rows[2]["top1"], rows[2]["error"]) == ("", "RuntimeError: out of memory")
+
+
+def test_json_is_json() -> None:
+    rows = json.loads(render([CLEAN, FLAGGED, replace(FAILED, nll=math.inf)], "json"))
+    assert rows[0]["top1"] == 98.0
+    assert rows[1]["flags"] == [
+        {"name": "zero gradients", "figure": "9/500", "meaning": "the attack was blind there"}
+    ]
+    assert rows[2]["top1"] is None
+    assert rows[2]["nll"] == "inf"
+
+
+def test_infinite_nll_is_shown() -> None:
+    broken = replace(CLEAN, nll=math.inf)
+    assert render([broken], "table").splitlines()[2].split()[-1] == "inf"
+    assert next(csv.DictReader(io.StringIO(render([broken], "csv"))))["nll"] == "inf"
+
+
+def test_no_top5_with_few_classes() -> None:
+    text = render([replace(CLEAN, top5=None)], "table")
+    assert text.splitlines()[2].split()[-2:] == ["-", "0.064"]
+    assert "Top-5 needs at least five classes" in text
+
+
+def test_latex_escapes_everything() -> None:
+    assert escape("a_b & 50% #1") == r"a\_b \& 50\% \#1"
+    assert escape("\\") == r"\textbackslash{}"
+    assert escape("~^{}$") == r"\textasciitilde{}\textasciicircum{}\{\}\$"
+
+
+def test_latex_is_booktabs() -> None:
+    text = render([CLEAN, FLAGGED, *OTHER], "latex")
+    assert r"\begin{tabular}{lllrrrrrrr}" in text
+    assert r"\cmidrule(lr){5-7} \cmidrule(lr){8-10}" in text
+    assert r"\multicolumn{3}{c}{PGD linf 4/255}" in text
+    assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_latex_compiles(several: bool, tmp_path: Path) -> None:
+    require(shutil.which("pdflatex") is not None, "pdflatex is not installed")
+    nasty = [
+        replace(r, model=HOSTILE, attention=HOSTILE, title=f"[{HOSTILE}]") for r in (CLEAN, FLAGGED, FAILED)
+    ]
+    results = [*nasty, *OTHER] if several else nasty
+    body = render(results, "latex")
+    (tmp_path / "t.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + body + "\\end{document}\n"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "t.pdf").stat().st_size > 1000
+
+
+def test_an_unknown_format_lists_the_right_ones() -> None:
+    with pytest.raises(OptionError, match=r"unknown format 'text'; .*csv, json, latex, table"):
+        render([CLEAN], "text")
+    assert set(FORMATS) == {"table", "csv", "latex", "json"}
