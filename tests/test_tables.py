@@ -21,6 +21,7 @@ from robustbench_quest.trust import Flag
 
 CLEAN = Result(
     model="vit_a",
+    attention_name="quest",
     attention="quest",
     dataset="digits",
     threat="clean",
@@ -50,7 +51,7 @@ PGD = replace(
     nll=1.1151,
     cell_id="d" * 64,
 )
-OTHER = [replace(r, model="vit_b", attention="standard") for r in (CLEAN, PGD)]
+OTHER = [replace(r, model="vit_b", attention_name="standard", attention="standard") for r in (CLEAN, PGD)]
 FLAGGED = replace(PGD, flags=(Flag("zero gradients", "9/500", "the attack was blind there"),))
 FAILED = replace(PGD, top1=None, top5=None, nll=None, clean_top1=None, error="RuntimeError: out of memory")
 HOSTILE = r"""vit_ti_quest & 50% #1 ~ ^ {x} $y$ \end{table} "q" <b> |"""
@@ -69,25 +70,24 @@ def test_one_model_is_a_row_per_threat() -> None:
 def test_several_models_are_a_row_each() -> None:
     lines = render([CLEAN, PGD, *OTHER], "table").splitlines()
     assert lines[0].split() == ["clean", "PGD", "linf", "4/255"]
-    assert lines[3].split() == [
-        "vit_a",
-        "quest",
-        "digits",
-        "500",
-        "98.00",
-        "100.00",
-        "0.064",
-        "71.25",
-        "98.80",
-        "1.115",
-    ]
+    assert lines[3].split()[:3] == ["vit_a", "quest", "500"]
+    assert lines[3].split()[3:] == ["98.00", "100.00", "0.064", "71.25", "98.80", "1.115"]
     assert lines[4].split()[:2] == ["vit_b", "standard"]
 
 
 def test_different_n_never_share_a_row() -> None:
     rows = render([CLEAN, replace(PGD, n=100), *OTHER], "table").splitlines()
-    assert rows[3].split()[3:] == ["500", "98.00", "100.00", "0.064", "-", "-", "-"]
-    assert rows[4].split()[3:] == ["100", "-", "-", "-", "71.25", "98.80", "1.115"]
+    assert rows[3].split()[2:] == ["500", "98.00", "100.00", "0.064", "-", "-", "-"]
+    assert rows[4].split()[2:] == ["100", "-", "-", "-", "71.25", "98.80", "1.115"]
+
+
+def test_options_of_a_variant_are_a_note_unless_they_tell_rows_apart() -> None:
+    mean = [replace(r, attention_name="elliptical", attention="elliptical(m=mean)") for r in (CLEAN, PGD)]
+    median = [replace(r, model="vit_b", attention="elliptical(m=median)") for r in mean]
+    alone = render([*mean, *OTHER], "table")
+    assert "vit_a  elliptical " in alone
+    assert "\nelliptical(m=mean)\n" in alone
+    assert "vit_b  elliptical(m=median) " in render([*mean, *median], "table")
 
 
 def test_flags_and_failures_are_marked_and_explained() -> None:
@@ -137,8 +137,8 @@ def test_latex_escapes_everything() -> None:
 
 def test_latex_is_booktabs() -> None:
     text = render([CLEAN, FLAGGED, *OTHER], "latex")
-    assert r"\begin{tabular}{lllrrrrrrr}" in text
-    assert r"\cmidrule(lr){5-7} \cmidrule(lr){8-10}" in text
+    assert r"\begin{tabular}{llrrrrrrr}" in text
+    assert r"\cmidrule(lr){4-6} \cmidrule(lr){7-9}" in text
     assert r"\multicolumn{3}{c}{PGD linf 4/255}" in text
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
 
@@ -147,7 +147,8 @@ def test_latex_is_booktabs() -> None:
 def test_latex_compiles(several: bool, tmp_path: Path) -> None:
     require(shutil.which("pdflatex") is not None, "pdflatex is not installed")
     nasty = [
-        replace(r, model=HOSTILE, attention=HOSTILE, title=f"[{HOSTILE}]") for r in (CLEAN, FLAGGED, FAILED)
+        replace(r, model=HOSTILE, attention_name=HOSTILE, attention=HOSTILE, title=f"[{HOSTILE}]")
+        for r in (CLEAN, FLAGGED, FAILED)
     ]
     results = [*nasty, *OTHER] if several else nasty
     body = render(results, "latex")

@@ -37,7 +37,7 @@ class Grid:
 
 def make_grid(results: Sequence[Result]) -> Grid:
     """Return the grid of ``results``: wide for several models, else long."""
-    models = {(r.model, r.attention, r.dataset) for r in results}
+    models = {(r.model, r.attention) for r in results}
     return _wide(results) if len(models) > 1 else _long(results)
 
 
@@ -45,7 +45,7 @@ def _long(results: Sequence[Result]) -> Grid:
     marks = _Marks()
     rows = [(r.title, str(r.n), number(r.clean_top1), *_numbers(r, marks)) for r in results]
     first = results[0]
-    head = f"model {first.model}, attention {first.attention}, data set {first.dataset}"
+    head = f"model {first.model}, attention {first.attention}"
     return Grid(
         groups=(("", 6),),
         columns=("threat", "n", "clean Top-1", "Top-1", "Top-5", "NLL"),
@@ -58,25 +58,31 @@ def _long(results: Sequence[Result]) -> Grid:
 def _wide(results: Sequence[Result]) -> Grid:
     marks = _Marks()
     threats = list(dict.fromkeys(r.title for r in results))
-    by_model: dict[tuple[str, str, str, int], dict[str, Result]] = {}
+    by_model: dict[tuple[str, str, str], dict[str, Result]] = {}
     for r in results:
         # Different n never share a row: they are not the same experiment.
-        by_model.setdefault((r.model, r.attention, r.dataset, r.n), {})[r.title] = r
+        by_model.setdefault((r.model, _attention(r, results), str(r.n)), {})[r.title] = r
     rows = []
-    for (model, attention, dataset, n), found in by_model.items():
+    for head, found in by_model.items():
         numbers = [
             text
             for threat in threats
             for text in (_numbers(found[threat], marks) if threat in found else (MISSING,) * 3)
         ]
-        rows.append((model, attention, dataset, str(n), *numbers))
+        rows.append((*head, *numbers))
     return Grid(
-        groups=(("", 4), *((threat, 3) for threat in threats)),
-        columns=("model", "attention", "data set", "n", *(("Top-1", "Top-5", "NLL") * len(threats))),
+        groups=(("", 3), *((threat, 3) for threat in threats)),
+        columns=("model", "attention", "n", *(("Top-1", "Top-5", "NLL") * len(threats))),
         rows=tuple(rows),
-        text_columns=3,
+        text_columns=2,
         notes=(*_notes(results), *marks.notes),
     )
+
+
+def _attention(r: Result, results: Sequence[Result]) -> str:
+    """Return the variant's name, with its options only where the table holds it with different ones."""
+    variants = {other.attention for other in results if other.attention_name == r.attention_name}
+    return r.attention if len(variants) > 1 else r.attention_name
 
 
 def number(value: float | None) -> str:
@@ -93,7 +99,11 @@ def _numbers(r: Result, marks: _Marks) -> tuple[str, str, str]:
 
 
 def _notes(results: Sequence[Result]) -> list[str]:
-    notes = ["Top-1 and Top-5 in percent, NLL in nats, each over all n images, perturbed where attacked"]
+    notes = [
+        f"data set {', '.join(dict.fromkeys(r.dataset for r in results))}; Top-1 and Top-5 in percent, "
+        "NLL in nats, each over all n images, perturbed where attacked"
+    ]
+    notes.extend(dict.fromkeys(r.attention for r in results if r.attention != r.attention_name))
     if any(r.top5 is None and not r.error for r in results):
         notes.append("Top-5 needs at least five classes")
     attacked = [r for r in results if r.eps]

@@ -17,7 +17,8 @@ class Result:
     """The numbers of one cell. Accuracies are in percent; None means not available.
 
     Args:
-        model, attention, dataset, threat, norm, protocol: names.
+        model, dataset, threat, norm, protocol: names.
+        attention_name, attention: the variant's name, alone and with its options.
         title: the threat as people write it.
         settings: every setting of the threat, as its ``repr``.
         eps: the budget as "4/255", "" for clean images.
@@ -31,6 +32,7 @@ class Result:
     """
 
     model: str
+    attention_name: str
     attention: str
     dataset: str
     threat: str
@@ -65,11 +67,13 @@ def threat_title(threat: Threat) -> str:
 def result(cell: Cell, records: Records | None, settings: str, error: str = "") -> Result:
     """Return the row of a cell; ``records`` None is a cell that failed for the reason ``error``."""
     top5 = None if records is None else accuracy5(records)
+    attention = cell.model.attention
     eps = cell.threat.eps
     norm = str(dict(cell.threat.options).get("norm", ""))
     return Result(
         model=cell.model.name,
-        attention=str(cell.model.attention or "own"),
+        attention_name="own" if attention is None else attention.name,
+        attention="own" if attention is None else str(attention),
         dataset=cell.dataset.name,
         threat=cell.threat.name,
         title=threat_title(cell.threat),
