@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 from collections.abc import Iterator
 
 import torch
@@ -13,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .errors import OptionError
 
 HOST = torch.device("cpu")
-KINDS = ("auto", "cpu", "cuda", "mps")
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
@@ -28,9 +28,10 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps") if torch.backends.mps.is_available() else HOST
-    kind, _, index = name.partition(":")
-    if kind not in KINDS or (index and not index.isdigit()):
+    match = re.fullmatch(r"(cpu|cuda|mps)(?::([0-9]+))?", name)
+    if match is None:
         raise OptionError(f"unknown device {name!r}; use auto, cpu, cuda, cuda:1 or mps")
+    kind, index = match.groups()
     if kind == "cuda":
         count = torch.cuda.device_count()
         if int(index or 0) >= count:

@@ -25,7 +25,7 @@ def score(logits: Tensor, labels: Tensor) -> Columns:
         logits: (N, K), any floating dtype and device.
         labels: (N,), int64, in [0, K).
     """
-    values = logits.detach().to(HOST, torch.float64)
+    values = logits.detach().to(HOST).double()  # MPS has no float64
     labels = labels.to(HOST)
     count, classes = values.shape
     rows = torch.arange(count)
@@ -64,12 +64,12 @@ def predictions(columns: Columns) -> npt.NDArray[np.int32]:
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
     """Return -log softmax(logits)[label] of each row (N,), float64; NaN where logits are NaN."""
-    log_probabilities = logits.detach().to(HOST, torch.float64).log_softmax(dim=1)
+    log_probabilities = logits.detach().to(HOST).double().log_softmax(dim=1)
     picked = log_probabilities.gather(1, labels.to(HOST)[:, None])[:, 0]
     return np.asarray((-picked).numpy())
 
 
 def distances(clean: Tensor, perturbed: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the linf and l2 distance of each image (N,), computed in float64."""
-    delta = (perturbed.detach().to(HOST, torch.float64) - clean.detach().to(HOST, torch.float64)).flatten(1)
+    delta = (perturbed.detach().to(HOST).double() - clean.detach().to(HOST).double()).flatten(1)
     return delta.abs().amax(dim=1).numpy(), torch.linalg.vector_norm(delta, dim=1).numpy()
