@@ -66,8 +66,8 @@ ALLOWED = {
     "protocols": FOUNDATION,
     "threats": FOUNDATION,
     "environment": FOUNDATION | {"device"},
-    "evaluation": FOUNDATION
-    | {"device", "records", "scoring", "store", "threats", "environment", "datasets"},
+    "block": FOUNDATION | {"device", "records", "scoring", "threats", "datasets"},
+    "evaluation": FOUNDATION | {"block", "environment", "records", "store"},
     "demo": FOUNDATION | {"demo", "models", "datasets"},
 }
 

@@ -21,11 +21,12 @@ from support import read_npz
 from torch import Tensor, nn
 
 import robustbench_quest as rbq
+from robustbench_quest.block import check_pixels
 from robustbench_quest.datasets.base import Dataset
 from robustbench_quest.demo import demo_checkpoint
 from robustbench_quest.device import HOST
 from robustbench_quest.errors import DataError, OptionError, QuestError
-from robustbench_quest.evaluation import check_pixels, make_cell
+from robustbench_quest.evaluation import make_cell
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.records import Records, column, digest
 from robustbench_quest.store import Store
@@ -288,6 +289,8 @@ def test_kept_images_are_those_that_were_scored(model: Classifier, digits: Datas
     assert digest(before) == digest(after)
     kept = [read_npz(path) for path in sorted(tmp_path.rglob("*.npz"))]
     assert [len(part["image_id"]) for part in kept] == [4, 2]
+    rbq.evaluate(model, digits, PGD, keep_images=8, **how)
+    assert [len(read_npz(path)["image_id"]) for path in sorted(tmp_path.rglob("*.npz"))] == [4, 4]
     merged = {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
     assert merged["image_id"].tolist() == column(after, "image_id")[:6].tolist()
     assert merged["clean"].dtype == merged["perturbed"].dtype == np.float32

@@ -9,7 +9,7 @@ import click
 
 from ..store import Store
 from ..types import Cell
-from .plan import PlannedThreat
+from .arguments import PlannedThreat
 
 if TYPE_CHECKING:
     from ..datasets.base import Dataset

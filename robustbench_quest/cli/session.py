@@ -19,8 +19,8 @@ from ..store import Store
 from ..tables import FORMATS, Result, render, result, threat_title
 from ..threats import build_attack
 from ..types import Cell, Threat
+from .arguments import load_models, parse_options, plan_threats
 from .explain import print_explanation
-from .plan import load_models, parse_options, plan_threats
 from .progress import progress
 
 if TYPE_CHECKING:

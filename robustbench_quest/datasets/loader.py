@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +58,8 @@ def load_batches(
     indices: Sequence[int] | npt.NDArray[np.int64],
     batch_size: int,
     workers: int,
-) -> Iterator[Batch]:
-    """Return an iterator over the images at ``indices``, in that order, ``batch_size`` at a time.
+) -> Generator[Batch, None, None]:
+    """Return a generator of the images at ``indices``, in that order, ``batch_size`` at a time.
 
     The global random state is left alone. At most one batch per worker is ready or in the making, and no
     worker outlives the iterator.
