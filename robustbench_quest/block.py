@@ -7,10 +7,10 @@ and range of every returned image, scores each image once, and records what it f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +31,18 @@ if TYPE_CHECKING:
     from .datasets.loader import Batch
     from .models.classifier import Classifier
 
-# float32 rounds a sum such as pixel + eps by up to 6e-8; an attack that is off by more left the ball.
-ROUNDING = 1e-6
+# float32 rounds a sum such as pixel + eps by up to 6e-8 in every pixel; who is off by more has left the ball.
+ROUNDING = 1e-7
 
 Images = dict[str, npt.NDArray[Any]]
 """Kept images: ``image_id`` (N,), ``clean`` and, with an attack, ``perturbed`` (N, 3, H, W) float32."""
 
-Advance = Callable[[float], None]
-"""Called with the number of images, or a fraction of one, that were finished since the last call."""
+
+class Advance(Protocol):
+    """Told of progress."""
+
+    def __call__(self, images: float, computed: bool = True) -> None:
+        """Take note of images, or a fraction of one, finished since the last call; or found in the store."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ def compute_block(job: Job, number: int) -> tuple[Records, Images]:
     parts: list[Columns] = []
     kept: list[Images] = []
     position = block.start
-    with full_precision(job.model.device), torch.no_grad():
+    # Attacks need autograd, which cannot be switched on inside a caller's inference mode.
+    with full_precision(job.model.device), torch.inference_mode(False), torch.no_grad():
         batches = load_batches(job.dataset, job.model.preprocessing, indices, job.batch_size, job.workers)
         with contextlib.closing(batches):
             for batch in batches:
@@ -162,8 +167,9 @@ def _attacked(
 def _judged(attack: Attack, x: Tensor, adversarial: Tensor, proposal: Proposal) -> Columns:
     """Return what the attack took, how far it went, and whether it kept to its budget and the range."""
     linf, l2 = distances(x, adversarial)
-    moved = linf if attack.norm == "linf" else l2
-    in_ball = moved <= float(attack.eps) * (1 + ROUNDING) + ROUNDING * (attack.eps > 0)
+    moved, rounding = (linf, ROUNDING) if attack.norm == "linf" else (l2, ROUNDING * x[0].numel() ** 0.5)
+    eps = float(attack.eps)
+    in_ball = moved <= (eps * (1 + ROUNDING) + rounding if eps else 0.0)
     return {
         "linf": linf,
         "l2": l2,

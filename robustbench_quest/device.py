@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .errors import OptionError
 
 HOST = torch.device("cpu")
+META = torch.device("meta")  # shapes without memory
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
@@ -52,11 +53,24 @@ def device_name(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Run with float32 as float32 (no TF32) and with deterministic kernels; restore the settings afterwards.
+    """Run float32 as float32 and with deterministic kernels; restore the settings afterwards.
+
+    Whatever the caller has switched on: no autocast, no TF32 or bfloat16 inside matrix products.
 
     TF32 and run-to-run differences change verdicts near the decision boundary, which attacks seek out.
     Deterministic kernels are only asked for on CUDA: on the CPU the operations used here are deterministic.
     """
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device.type, enabled=False), _cuda_kernels(device):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextlib.contextmanager
+def _cuda_kernels(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ def evaluate(
         StoreError: the store is damaged or cannot be written to.
     """
     check_sizes(batch_size, workers, keep_images)
+    if keep_images and store is None:
+        raise OptionError(f"keep_images={keep_images} needs a store to keep them in")
     cell = make_cell(model, dataset, threat, limit=limit, seed=seed, block_size=block_size, protocol=protocol)
     job = Job(model, dataset, cell, batch_size, workers, keep_images, advance or _ignore)
     if store is None:
@@ -120,11 +123,10 @@ def _complete(job: Job, stored: StoredCell) -> Records:
         for number, block in enumerate(blocks)
         if block.start < job.keep_images and not _holds(_images_path(stored, number), block, job.keep_images)
     }
-    if missing:
-        stored.write_cell(_names(job))
+    stored.write_cell(_names(job))
     for number, block in enumerate(blocks):
         if number not in missing | without_images:
-            job.advance(len(block))
+            job.advance(len(block), computed=False)
             continue
         records, images = compute_block(job, number)
         if images:
@@ -155,15 +157,16 @@ def _images_path(stored: StoredCell, number: int) -> Path:
 
 def _holds(path: Path, block: range, keep_images: int) -> bool:
     """Return whether a file of kept images has all that is asked for of its block."""
-    if not path.exists():
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            return len(arrays["image_id"]) >= min(len(block), keep_images - block.start)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # absent, or damaged: made again
         return False
-    with np.load(path) as arrays:
-        return len(arrays["image_id"]) >= min(len(block), keep_images - block.start)
 
 
 def _npz(images: Images) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **images)
+    np.savez(buffer, **images)  # type: ignore[arg-type]  # numpy types allow_pickle as one of them
     return buffer.getvalue()
 
 
@@ -190,5 +193,5 @@ def _check_at_least(least: int, values: Mapping[str, int | None]) -> None:
             raise OptionError(f"{flag} must be at least {least}, but is {value}")
 
 
-def _ignore(_: float) -> None:
+def _ignore(images: float, computed: bool = True) -> None:
     return None

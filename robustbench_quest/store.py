@@ -3,6 +3,7 @@
     <root>/cells/<id[:2]>/<id>/cell.json                 what the cell is; its identity hashes to the id
                                block-00000.parquet ...   records of one block; the footer names cell and range
                                block-00000.json ...      side file: versions, device, batch size, time, host
+                               block-00000.images.npz    kept images, if any were asked for
                                error.json                the last failure, with its traceback
                                DONE.json                 last: counts, and a digest of all records
 
@@ -76,10 +77,10 @@ class StoredCell:
     def write_cell(self, names: Mapping[str, Any]) -> None:
         """Write cell.json if it is not there; ``names`` is what people read, and changes no number."""
         facts = self.path / "cell.json"
-        if facts.exists():
-            self._check(_read_json(facts))
-            return
         contents = {"id": self.cell.id, "identity": self.cell.identity(), "names": dict(names)}
+        if facts.exists():
+            self._check(_read_json(facts), json.loads(canonical(contents)))
+            return
         write_atomically(facts, canonical(contents))
 
     def write_block(self, number: int, records: Records, side: Mapping[str, Any]) -> None:
@@ -106,17 +107,20 @@ class StoredCell:
             StoreError: the file is torn, or belongs to another cell or range.
         """
         path = self.block_path(number)
+        expected = schema(attacked=not self.cell.threat.is_clean)
         try:
-            records = pq.ParquetFile(path).read()
-        except (pa.ArrowInvalid, OSError) as error:
+            table = pq.ParquetFile(path).read()
+            footer = json.loads((table.schema.metadata or {}).get(_FOOTER, b"{}"))
+            records = table.select(expected.names).cast(expected)
+        except (pa.ArrowInvalid, OSError, ValueError, KeyError) as error:
+            reason = " ".join(str(error).split())[:200]
             raise StoreError(
-                f"{path} cannot be read ({error}); delete it and run the command again"
+                f"{path} cannot be read ({reason}); delete it and run the command again"
             ) from error
-        footer = json.loads((records.schema.metadata or {}).get(_FOOTER, b"{}"))
         block = self.cell.blocks[number]
         if footer != self._footer(number) or column(records, "index").tolist() != list(block):
             raise StoreError(f"{path} belongs to another cell or range; delete it and run the command again")
-        return records.cast(schema(attacked="clean_pred" in records.column_names))
+        return records
 
     def read(self) -> Records:
         """Return all records of a complete cell, in order.
@@ -131,10 +135,8 @@ class StoredCell:
             )
         records = pa.concat_tables([self.read_block(number) for number in range(len(self.cell.blocks))])
         done = self.path / "DONE.json"
-        if done.exists() and _read_json(done).get("digest") != digest(records):
-            raise StoreError(
-                f"{done} states another digest than its blocks have; delete {self.path} and run again"
-            )
+        if done.exists() and _read_json(done) != self._done(records):
+            raise StoreError(f"{done} does not state what its blocks hold; delete {self.path} and run again")
         return records
 
     def finish(self) -> Records:
@@ -142,16 +144,18 @@ class StoredCell:
         records = self.read()
         done = self.path / "DONE.json"
         if not done.exists():
-            correct = int(np.count_nonzero(column(records, "correct")))
-            facts = {
-                "cell": self.cell.id,
-                "n": records.num_rows,
-                "correct": correct,
-                "digest": digest(records),
-            }
-            write_atomically(done, canonical({**facts, "blocks": len(self.cell.blocks)}))
-            (self.path / "error.json").unlink(missing_ok=True)
+            write_atomically(done, canonical(self._done(records)))
+        (self.path / "error.json").unlink(missing_ok=True)
         return records
+
+    def _done(self, records: Records) -> dict[str, Any]:
+        return {
+            "cell": self.cell.id,
+            "blocks": len(self.cell.blocks),
+            "n": records.num_rows,
+            "correct": int(np.count_nonzero(column(records, "correct"))),
+            "digest": digest(records),
+        }
 
     def write_error(self, error: Mapping[str, Any]) -> None:
         """Keep what went wrong, so that a table shows the cell as failed and not as absent."""
@@ -161,12 +165,15 @@ class StoredCell:
         block = self.cell.blocks[number]
         return {"cell": self.cell.id, "block": number, "start": block.start, "stop": block.stop}
 
-    def _check(self, facts: Mapping[str, Any]) -> None:
-        version = facts.get("identity", {}).get("schema")
+    def _check(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+        identity = found.get("identity")
+        version = identity.get("schema") if isinstance(identity, dict) else None
         if version != SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} has schema version {version}, this program {SCHEMA_VERSION}; use another --out"
             )
+        if identity != expected["identity"]:
+            raise StoreError(f"{self.path}/cell.json states another cell; delete {self.path} and run again")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -195,9 +202,9 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        contents: dict[str, Any] = json.loads(path.read_bytes())
+        contents = json.loads(path.read_bytes())
+        if not isinstance(contents, dict):
+            raise ValueError("no mapping")
     except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{path} cannot be read ({error}); delete its folder and run the command again"
-        ) from error
+        raise StoreError(f"{path} cannot be read ({error}); delete {path.parent} and run again") from error
     return contents

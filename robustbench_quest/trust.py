@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from .metrics import clean_accuracy, nonfinite
 from .records import Records, column
 
-CHANCE_SIGMAS = 3.0
+GUESSING = 0.001  # probability
 ZERO_GRADIENT_FRACTION = 0.01
 
 
@@ -45,14 +44,24 @@ def _model_flags(records: Records, num_classes: int, guessed: Sequence[str]) -> 
     if broken:
         meaning = "images with NaN or infinite logits count as wrong; check the checkpoint and the precision"
         found.append(Flag("non-finite logits", f"{broken}/{n}", meaning))
-    chance = 1 / num_classes
-    if clean <= chance + CHANCE_SIGMAS * math.sqrt(chance * (1 - chance) / n):
-        meaning = "clean accuracy is that of guessing: wrong attention variant, class order or preprocessing"
+    if _may_be_guessing(round(clean * n), n, 1 / num_classes):
+        meaning = "clean accuracy is that of guessing: wrong attention, class order or preprocessing"
         found.append(Flag("near chance", f"{100 * clean:.1f}%", meaning))
     if guessed:
         meaning = "nothing declared these settings; give them as flags or in a sidecar file"
         found.append(Flag("guessed", ", ".join(guessed), meaning))
     return found
+
+
+def _may_be_guessing(correct: int, n: int, chance: float) -> bool:
+    """Return whether guessing gets as many right with probability above ``GUESSING``.
+
+    With a handful of images even a perfect score could be luck; one past half-way from chance to perfect is
+    not held against the model.
+    """
+    from scipy.stats import binom
+
+    return bool(binom.sf(correct - 1, n, chance) > GUESSING) and correct / n < (1 + chance) / 2
 
 
 def _attack_flags(records: Records) -> list[Flag]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from command import Cli, Outcome
+from PIL import Image
 from support import SHARED, require
+
+from robustbench_quest.cli.entry import rbq, run
+from robustbench_quest.cli.evaluate import evaluate
+from robustbench_quest.datasets import Dataset, open_dataset
+from robustbench_quest.datasets.digits import load_arrays
+from robustbench_quest.demo import demo_checkpoint
+from robustbench_quest.device import HOST
+from robustbench_quest.models.classifier import Classifier
+from robustbench_quest.models.load import load_model
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,3 +49,43 @@ def real_vit(shared: Path) -> Path:
 def nips17(shared: Path) -> Path:
     """300 labelled images with a labels.csv."""
     return shared / "data" / "nips17"
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    """Run ``run_eval.py`` (or, with group=True, ``rbq``) in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object, group: bool = False) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["x", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            run(rbq if group else evaluate, "rbq" if group else "run_eval.py")
+        captured = capsys.readouterr()
+        assert isinstance(stop.value.code, int)
+        return Outcome(stop.value.code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def digit_folder(tmp_path: Path) -> Path:
+    """Class folders 0-9 with two 32x32 images each."""
+    pixels, labels, test = load_arrays()
+    for digit in range(10):
+        folder = tmp_path / "digits" / str(digit)
+        folder.mkdir(parents=True)
+        for place in np.flatnonzero(test & (labels == digit))[:2]:
+            Image.fromarray(pixels[place]).save(folder / f"{place}.png")
+    return tmp_path / "digits"
+
+
+@pytest.fixture(scope="module")
+def model() -> Classifier:
+    """The demo zoo's QUEST model."""
+    return load_model(demo_checkpoint(), device=HOST)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    """The embedded data set."""
+    return open_dataset("digits")

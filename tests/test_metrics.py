@@ -86,6 +86,28 @@ def test_guessing_is_flagged(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("right", "n", "classes", "flagged"),
+    [
+        (1, 1, 10, False),
+        (0, 1, 10, True),
+        (5, 5, 2, False),
+        (1, 2, 10, True),
+        (3, 50, 1000, False),
+        (0, 50, 1000, True),
+        (12, 100, 10, True),
+        (30, 100, 10, False),
+        (52, 100, 2, True),
+        (80, 100, 2, False),
+    ],
+)
+def test_guessing_is_told_from_knowing(right: int, n: int, classes: int, flagged: bool) -> None:
+    logits = torch.zeros(n, classes)
+    logits[:, 0] = 1
+    labels = torch.tensor([0] * right + [1] * (n - right))
+    assert ("near chance" in [flag.name for flag in flags(scored(logits, labels), classes)]) is flagged
+
+
+@pytest.mark.parametrize(
     ("name", "attack"),
     [
         ("budget violated", {"violation": [True] + [False] * 300}),

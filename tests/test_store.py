@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from test_records import columns
 from test_types import CELL
@@ -19,8 +20,9 @@ from test_types import CELL
 from robustbench_quest.errors import StoreError
 from robustbench_quest.records import Records, digest, make_records
 from robustbench_quest.store import Store, StoredCell, write_atomically
+from robustbench_quest.types import CLEAN
 
-SMALL = dataclasses.replace(CELL, limit=5, block_size=2)
+SMALL = dataclasses.replace(CELL, threat=CLEAN, limit=5, block_size=2)
 
 
 def block(number: int) -> Records:
@@ -91,7 +93,47 @@ def test_a_digest_that_does_not_fit_is_named(stored: StoredCell) -> None:
     stored.finish()
     done = stored.path / "DONE.json"
     done.write_bytes(done.read_bytes().replace(b'"digest":"', b'"digest":"0'))
-    with pytest.raises(StoreError, match="states another digest"):
+    with pytest.raises(StoreError, match="does not state what its blocks hold"):
+        stored.finish()
+
+
+@pytest.mark.parametrize("field", ["n", "correct", "blocks"])
+def test_counts_that_do_not_fit_are_named(field: str, stored: StoredCell) -> None:
+    fill(stored)
+    stored.finish()
+    done = stored.path / "DONE.json"
+    facts = json.loads(done.read_bytes())
+    done.write_text(json.dumps({**facts, field: facts[field] + 1}))
+    with pytest.raises(StoreError, match="does not state what its blocks hold"):
+        stored.finish()
+
+
+@pytest.mark.parametrize("text", ["[]", "1", "{", ""])
+def test_damaged_json_is_named(text: str, stored: StoredCell) -> None:
+    fill(stored)
+    stored.finish()
+    for name in ("DONE.json", "cell.json"):
+        before = (stored.path / name).read_bytes()
+        (stored.path / name).write_text(text)
+        with pytest.raises(StoreError, match=rf"{name} cannot be read"):
+            (stored.write_cell({}), stored.finish())
+        (stored.path / name).write_bytes(before)
+
+
+def test_a_cell_json_of_another_cell_is_named(stored: StoredCell) -> None:
+    stored.write_cell({})
+    facts = stored.path / "cell.json"
+    facts.write_bytes(facts.read_bytes().replace(b'"seed":0', b'"seed":1'))
+    with pytest.raises(StoreError, match=r"cell\.json states another cell"):
+        stored.write_cell({})
+
+
+@pytest.mark.parametrize("name", ["nll", "index", "correct"])
+def test_a_block_without_a_column_is_named(name: str, stored: StoredCell) -> None:
+    fill(stored)
+    table = pq.ParquetFile(stored.block_path(1)).read()
+    pq.write_table(table.drop_columns([name]), stored.block_path(1))
+    with pytest.raises(StoreError, match=r"block-00001\.parquet cannot be read"):
         stored.finish()
 
 

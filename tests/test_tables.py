@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from support import require
 
-from robustbench_quest.errors import OptionError
+from robustbench_quest.errors import OptionError, QuestError
 from robustbench_quest.tables import FORMATS, Result, render
 from robustbench_quest.tables.latex import escape
 from robustbench_quest.trust import Flag
 
 CLEAN = Result(
     model="vit_a",
+    weights="",
     attention_name="quest",
     attention="quest",
     dataset="digits",
@@ -79,6 +80,24 @@ def test_different_n_never_share_a_row() -> None:
     rows = render([CLEAN, replace(PGD, n=100), *OTHER], "table").splitlines()
     assert rows[3].split()[2:] == ["500", "98.00", "100.00", "0.064", "-", "-", "-"]
     assert rows[4].split()[2:] == ["100", "-", "-", "-", "71.25", "98.80", "1.115"]
+
+
+def test_two_data_sets_or_containers_never_share_a_row() -> None:
+    for change in ({"dataset": "folder"}, {"weights": "model_ema"}, {"attention": "quest(x=1)"}):
+        rows = render([CLEAN, replace(PGD, **change), *OTHER], "table").splitlines()[3:6]
+        assert [row.count("-") for row in rows] == [3, 3, 0]
+    assert "vit_a (model_ema)" in render([CLEAN, replace(CLEAN, weights="model_ema")], "table")
+    assert "model vit_a, weights model_ema" in render([replace(CLEAN, weights="model_ema")], "table")
+
+
+def test_a_threat_that_comes_twice_begins_a_new_row() -> None:
+    rows = render([CLEAN, replace(CLEAN, top1=11.0), *OTHER], "table").splitlines()[3:5]
+    assert ("98.00" in rows[0], "11.00" in rows[1]) == (True, True)
+
+
+def test_no_results_is_an_error() -> None:
+    with pytest.raises(QuestError, match="expected at least one cell"):
+        render([], "table")
 
 
 def test_options_of_a_variant_are_a_note_unless_they_tell_rows_apart() -> None:

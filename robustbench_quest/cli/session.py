@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,8 +57,7 @@ def run(
     """Run the command and return its exit code; bad input raises a QuestError before anything is computed."""
     if form not in FORMATS:
         raise OptionError(unknown("format", form, FORMATS))
-    if save and not Path(save).resolve().parent.is_dir():
-        raise OptionError(f"--save {save}: its folder does not exist")
+    _check_save(save)
     check_sizes(batch_size, workers, keep_images)
     protocol = load_protocol(protocol_name)
     models = load_models(_checkpoints(checkpoints, options), _model_options(options, resolve_device(device)))
@@ -79,6 +79,8 @@ def run(
     if explain:
         print_explanation(models, dataset, threats, [cell for _, cell in cells], store)
         return 0
+    for note in dataset.notes:
+        click.echo(f"data set {dataset.name}: {note}", err=True)
     how = {
         "store": store,
         "batch_size": batch_size,
@@ -90,7 +92,7 @@ def run(
     text = render(results, form)
     click.echo(text, nl=False)
     if save:
-        Path(save).write_text(text, encoding="utf-8")
+        _write(Path(save), text)
     return 1 if any(r.error for r in results) else 0
 
 
@@ -100,12 +102,11 @@ def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, An
     try:
         with progress(title, cell.limit) as advance:
             records = evaluate(model, dataset, cell.threat, advance=advance, **how)
-    except StoreError:
-        raise
     except Exception as error:
         message = str(error) if isinstance(error, QuestError) else f"{type(error).__name__}: {error}"
         message = " ".join(message.split())
-        how["store"].cell(cell).write_error({"error": message, "traceback": traceback.format_exc()})
+        with contextlib.suppress(StoreError):  # which may be what failed
+            how["store"].cell(cell).write_error({"error": message, "traceback": traceback.format_exc()})
         click.echo(f"error: {title}: {message}", err=True)
         return result(cell, None, describe(cell.threat), message)
     return result(cell, records, describe(cell.threat))
@@ -114,6 +115,20 @@ def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, An
 def describe(threat: Threat) -> str:
     """Return a threat with its settings, in a form that can be pasted into Python."""
     return "clean" if threat.is_clean else repr(build_attack(threat))
+
+
+def _check_save(save: str | None) -> None:
+    if save and not Path(save).resolve().parent.is_dir():
+        raise OptionError(f"--save {save}: its folder does not exist")
+    if save and Path(save).is_dir():
+        raise OptionError(f"--save {save} is a folder; give a file in it")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OptionError(f"--save {path} cannot be written: {error.strerror}; the table is above") from error
 
 
 def _checkpoints(paths: Sequence[str], options: dict[str, Any]) -> Sequence[str]:

@@ -84,6 +84,9 @@ def _require_columns(columns: Sequence[str], path: Path) -> None:
     if "filename" not in columns or "label" not in columns:
         found = ", ".join(columns) if columns else "an empty file"
         raise DataError(f"{path}: expected a header with the columns filename and label, found {found}")
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        raise DataError(f"{path}: expected each column once, found {', '.join(twice)} twice; remove one")
 
 
 def _row(fields: dict[str, str | None], where: str) -> Row:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import DataError
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)

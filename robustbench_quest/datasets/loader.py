@@ -6,11 +6,12 @@ Workers return what this process would compute, so their number changes speed an
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 import zlib
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,12 +156,30 @@ def _from_workers(work: _Chunks, workers: int) -> Generator[Loaded | QuestError,
             # Without a generator of its own a loader draws its workers' seeds from the global one.
             generator=torch.Generator(),
         )
-        answers = iter(loader)
+        with _interrupts_held():
+            answers = iter(loader)
     try:
         yield from answers
     finally:
         # Ends the workers now, and not when the last reference to the iterator goes.
         answers._shutdown_workers()  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None, None, None]:
+    """Let Ctrl-C wait while workers start, and keep it from them for good.
+
+    An interrupt in the middle of a fork is lost or leaves half a loader; one that reaches a worker makes it
+    print a traceback. The parent gets it, and ends the workers.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _unchanged(answer: Any) -> Any:

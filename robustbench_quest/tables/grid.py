@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..errors import QuestError
 from .result import Result
 
 MISSING = "-"
@@ -36,8 +37,10 @@ class Grid:
 
 
 def make_grid(results: Sequence[Result]) -> Grid:
-    """Return the grid of ``results``: wide for several models, else long."""
-    models = {(r.model, r.attention) for r in results}
+    """Return the grid of ``results``, at least one: wide for several models, else long."""
+    if not results:
+        raise QuestError("there are no results to print: expected at least one cell")
+    models = {(r.model, r.weights, r.attention, r.dataset) for r in results}
     return _wide(results) if len(models) > 1 else _long(results)
 
 
@@ -45,7 +48,8 @@ def _long(results: Sequence[Result]) -> Grid:
     marks = _Marks()
     rows = [(r.title, str(r.n), number(r.clean_top1), *_numbers(r, marks)) for r in results]
     first = results[0]
-    head = f"model {first.model}, attention {first.attention}"
+    weights = f", weights {first.weights}" if first.weights else ""
+    head = f"model {first.model}{weights}, attention {first.attention}"
     return Grid(
         groups=(("", 6),),
         columns=("threat", "n", "clean Top-1", "Top-1", "Top-5", "NLL"),
@@ -58,25 +62,37 @@ def _long(results: Sequence[Result]) -> Grid:
 def _wide(results: Sequence[Result]) -> Grid:
     marks = _Marks()
     threats = list(dict.fromkeys(r.title for r in results))
-    by_model: dict[tuple[str, str, str], dict[str, Result]] = {}
-    for r in results:
-        # Different n never share a row: they are not the same experiment.
-        by_model.setdefault((r.model, _attention(r, results), str(r.n)), {})[r.title] = r
+    several = len({r.dataset for r in results}) > 1
     rows = []
-    for head, found in by_model.items():
-        numbers = [
-            text
-            for threat in threats
-            for text in (_numbers(found[threat], marks) if threat in found else (MISSING,) * 3)
-        ]
-        rows.append((*head, *numbers))
+    for group in _rows(results):
+        first = next(iter(group.values()))
+        model = f"{first.model} ({first.weights})" if first.weights else first.model
+        head = (model, _attention(first, results), *([first.dataset] if several else []), str(first.n))
+        rows.append((*head, *(text for threat in threats for text in _numbers(group.get(threat), marks))))
+    columns = ("model", "attention", *(["data set"] if several else []), "n")
     return Grid(
-        groups=(("", 3), *((threat, 3) for threat in threats)),
-        columns=("model", "attention", "n", *(("Top-1", "Top-5", "NLL") * len(threats))),
+        groups=(("", len(columns)), *((threat, 3) for threat in threats)),
+        columns=(*columns, *(("Top-1", "Top-5", "NLL") * len(threats))),
         rows=tuple(rows),
-        text_columns=2,
+        text_columns=len(columns) - 1,
         notes=(*_notes(results), *marks.notes),
     )
+
+
+def _rows(results: Sequence[Result]) -> list[dict[str, Result]]:
+    """Return the results that share a row, by the title of their threat.
+
+    Different n never share a row: they are not the same experiment. A threat that comes twice begins a new
+    row.
+    """
+    rows: list[tuple[tuple[object, ...], dict[str, Result]]] = []
+    for r in results:
+        key = (r.model, r.weights, r.attention, r.dataset, r.n)
+        place = next((row for found, row in rows if found == key and r.title not in row), None)
+        if place is None:
+            rows.append((key, place := {}))
+        place[r.title] = r
+    return [row for _, row in rows]
 
 
 def _attention(r: Result, results: Sequence[Result]) -> str:
@@ -90,7 +106,9 @@ def number(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
-def _numbers(r: Result, marks: _Marks) -> tuple[str, str, str]:
+def _numbers(r: Result | None, marks: _Marks) -> tuple[str, str, str]:
+    if r is None:
+        return (MISSING, MISSING, MISSING)
     if r.error:
         return (f"failed{marks.add(r.error)}", MISSING, MISSING)
     mark = "".join(marks.add(f"{flag}: {flag.meaning}") for flag in r.flags)

@@ -1,4 +1,8 @@
-"""LaTeX with booktabs: ``\\usepackage{booktabs}`` is all that the document needs."""
+"""LaTeX with booktabs.
+
+The document needs ``\\usepackage{booktabs}``, and xelatex or lualatex if names are in scripts that pdflatex
+does not print.
+"""
 
 from __future__ import annotations
 

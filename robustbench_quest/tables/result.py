@@ -18,6 +18,7 @@ class Result:
 
     Args:
         model, dataset, threat, norm, protocol: names.
+        weights: which of a checkpoint's state dicts, such as "model" or "model_ema"; "" for the file itself.
         attention_name, attention: the variant's name, alone and with its options.
         title: the threat as people write it.
         settings: every setting of the threat, as its ``repr``.
@@ -32,6 +33,7 @@ class Result:
     """
 
     model: str
+    weights: str
     attention_name: str
     attention: str
     dataset: str
@@ -72,6 +74,7 @@ def result(cell: Cell, records: Records | None, settings: str, error: str = "") 
     norm = str(dict(cell.threat.options).get("norm", ""))
     return Result(
         model=cell.model.name,
+        weights=cell.model.weights,
         attention_name="own" if attention is None else attention.name,
         attention="own" if attention is None else str(attention),
         dataset=cell.dataset.name,

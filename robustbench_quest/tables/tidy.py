@@ -1,7 +1,8 @@
 """CSV and JSON: one row per cell, every value on its own, for programs.
 
-CSV columns: model, attention, dataset, threat, norm, eps, n, top1, top5, nll, clean_top1, protocol, seed,
-settings, flags, error, cell_id. Accuracies are in percent, NLL in nats; an empty field means not available.
+CSV columns: model, weights, attention, dataset, threat, norm, eps, n, top1, top5, nll, clean_top1, protocol,
+seed, settings, flags, error, cell_id. Accuracies are in percent, NLL in nats; an empty field means not
+available.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .result import Result
 
 COLUMNS = (
     "model",
+    "weights",
     "attention",
     "dataset",
     "threat",

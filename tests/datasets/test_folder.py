@@ -108,7 +108,7 @@ def test_what_is_left_out_is_noted(tmp_path):
 def test_endings_in_any_case(tmp_path):
     names = [f"cat/{number}{ending}" for number, ending in enumerate(listing.ENDINGS)]
     names += [f"cat/upper{number}{ending.upper()}" for number, ending in enumerate(listing.ENDINGS)]
-    assert len(Folder(fill(tmp_path, *names, "cat/x.gif", "cat/y.jpg.txt"))) == 18
+    assert len(Folder(fill(tmp_path, *names, "cat/x.gif", "cat/y.jpg.txt"))) == 20
 
 
 def test_links_are_followed_and_loops_are_not(tmp_path):
@@ -156,7 +156,7 @@ def test_the_fingerprint_is_that_of_the_content_not_of_the_place(tmp_path):
     [
         (
             [],
-            "no images in class folders in {root}: expected one folder per class with images (.jpg .jpeg .p",
+            "no images in class folders in {root}: expected one folder per class with images (.jpg .jpeg .jfif .p",
         ),
         (["cat/", "dog/"], "or a labels.csv; found folders without images: 2"),
         (["a.png", "b.png"], "or a labels.csv; found images outside of folders: 2"),
