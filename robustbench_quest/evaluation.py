@@ -59,10 +59,12 @@ def evaluate(
         advance: told of progress.
 
     Raises:
+        QuestError: the model was changed after it was wrapped.
         OptionError: a size that makes no sense.
         DataError: labels that the model cannot predict, or an image that cannot be read.
         StoreError: the store is damaged or cannot be written to.
     """
+    model.check_unchanged()
     check_sizes(batch_size, workers, keep_images)
     if keep_images and store is None:
         raise OptionError(f"keep_images={keep_images} needs a store to keep them in")

@@ -35,6 +35,9 @@ from .types import SCHEMA_VERSION, Cell, canonical
 _BLOCK = re.compile(r"block-(\d{5,})\.parquet")
 _FOOTER = b"rbq"
 
+# Facts of a side file that can change the last bits of a number.
+ENVIRONMENT = ("robustbench_quest", "libraries", "device", "device_name")
+
 
 class Store:
     """A folder of cells.
@@ -156,6 +159,16 @@ class StoredCell:
             "correct": int(np.count_nonzero(column(records, "correct"))),
             "digest": digest(records),
         }
+
+    def environments(self) -> int:
+        """Return how many different environments the blocks were computed in: device and library versions."""
+        found = set()
+        for number in range(len(self.cell.blocks)):
+            side = self.path / f"block-{number:05d}.json"
+            if side.exists():
+                facts = _read_json(side)
+                found.add(canonical({key: facts.get(key) for key in ENVIRONMENT}))
+        return len(found)
 
     def write_error(self, error: Mapping[str, Any]) -> None:
         """Keep what went wrong, so that a table shows the cell as failed and not as absent."""

@@ -38,6 +38,12 @@ def flags(records: Records, num_classes: int, guessed: Sequence[str] = ()) -> li
     return found + _attack_flags(records) if "clean_pred" in records.column_names else found
 
 
+def mixed_environment(environments: int) -> Flag:
+    """Return the flag of a cell whose blocks were computed in several environments."""
+    meaning = "blocks were computed with different library versions or devices; their side files say which"
+    return Flag("mixed environment", str(environments), meaning)
+
+
 def _model_flags(records: Records, num_classes: int, guessed: Sequence[str]) -> list[Flag]:
     found = []
     broken, clean, n = nonfinite(records), clean_accuracy(records), records.num_rows

@@ -122,6 +122,15 @@ def test_what_was_left_out_is_said(cli: Cli, digit_folder: Path) -> None:
     assert re.search(r"data set folder: .*notes\.txt", done.err)
 
 
+def test_a_mixed_environment_is_flagged(cli: Cli, tmp_path: Path) -> None:
+    flags = ("--limit", 20, "--block-size", 10)
+    assert "mixed" not in cli(*flags).out
+    side = next(tmp_path.rglob("block-00001.json"))
+    facts = json.loads(side.read_bytes())
+    side.write_text(json.dumps({**facts, "libraries": {**facts["libraries"], "torch": "1.0"}}))
+    assert "[a] mixed environment 2: blocks were computed with different library versions" in cli(*flags).out
+
+
 def test_a_damaged_block_fails_its_cell_and_the_others_go_on(cli: Cli, tmp_path: Path) -> None:
     flags = ("--attack", "fgsm", "--limit", 10, "--format", "csv")
     cli(*flags)
@@ -179,6 +188,8 @@ def test_a_model_that_fails_is_shown_as_failed_and_kept(cli: Cli, tmp_path: Path
     assert "MemoryError: full" in done.out
     kept = [json.loads(path.read_bytes()) for path in (tmp_path / "results").rglob("error.json")]
     assert "Traceback" in kept[0]["traceback"]
+    assert "Traceback" not in done.err
+    assert "Traceback" in cli(*flags, "--attack", "fgsm", "--limit", 10, "--debug").err
 
 
 def test_a_fault_of_ours_is_one_line_unless_debug(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,26 @@ def test_model_and_random_states_are_untouched(model: Classifier, digits: Datase
     assert torch.equal(torch.get_rng_state(), torch_state)
 
 
+def test_a_model_that_was_changed_after_wrapping_is_refused(digits: Dataset) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 8, stride=8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 10))
+    model = Classifier(module, size=32, resize=0)
+    before = digest(rbq.evaluate(model, digits, limit=4))
+    module.train()
+    with pytest.raises(QuestError, match="Sequential was set to training mode after it was wrapped"):
+        rbq.evaluate(model, digits, limit=4)
+    module.eval()
+    assert digest(rbq.evaluate(model, digits, limit=4)) == before
+    module[1].train()
+    with pytest.raises(QuestError, match="1 was set to training mode"):
+        rbq.evaluate(model, digits, limit=4)
+    module.eval()
+    with torch.no_grad():
+        module[3].weight.mul_(2)
+    with pytest.raises(QuestError, match=r"3\.weight changed after it was wrapped; make a new Classifier"):
+        rbq.evaluate(model, digits, limit=4)
+    assert digest(rbq.evaluate(Classifier(module, size=32, resize=0), digits, limit=4)) != before
+
+
 def test_the_store_answers_without_the_model(model: Classifier, digits: Dataset, tmp_path: Path) -> None:
     calls = 0
 

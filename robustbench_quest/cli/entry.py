@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import NoReturn
 
 import click
 
 from .._version import __version__
 from ..errors import QuestError
+from .debug import show_traceback
 from .demo import demo
 from .evaluate import evaluate
 from .inspection import inspect
@@ -62,8 +62,7 @@ def run(command: click.Command, name: str) -> NoReturn:
 
 
 def _fail(message: str, code: int) -> int:
-    if "--debug" in sys.argv[1:]:
-        traceback.print_exc()
+    show_traceback()
     click.echo(f"error: {message}", err=True)
     return code
 

@@ -1,8 +1,18 @@
-"""``rbq inspect``: what a checkpoint file holds, and what would load."""
+"""``rbq inspect``: what a checkpoint file holds, and what would load, one aligned line per fact."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..models.inspection import Inspection
+
+_WIDTH = 19
 
 
 @click.command()
@@ -14,10 +24,63 @@ def inspect(checkpoint: str, as_json: bool) -> None:
     import json
 
     from ..models.inspection import inspect_checkpoint
-    from .inspect import print_inspection
 
     inspection = inspect_checkpoint(checkpoint)
     if as_json:
         click.echo(json.dumps(inspection.as_dict(), indent=2, default=str))
     else:
         print_inspection(inspection)
+
+
+def print_inspection(inspection: Inspection, console: Console | None = None) -> None:
+    """Print an inspection as plain lines; ``console`` defaults to standard output."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    for label, value in _lines(inspection):
+        # As Text, so that brackets in names and messages are not read as markup.
+        console.print(Text(f"{label:<{_WIDTH}}{value}"), soft_wrap=True)
+
+
+def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
+    yield "file", found.path
+    yield "format", found.format
+    yield "sha256", found.sha256
+    yield "state dicts", _listed(f"{name} ({count} tensors)" for name, count in found.containers.items())
+    yield "weights", _with_source(found.weights, found, "weights")
+    yield "kind", found.kind
+    yield "architecture", _with_source(" or ".join(found.arch_candidates), found, "arch")
+    for row in found.architecture:
+        yield row.setting, f"{row.value}  ({row.source})"
+    yield "attention by keys", _listed(found.attention_candidates)
+    attention = _with_source(found.attention, found, "attention")
+    yield "attention", f"{attention}; {found.attention_notes}" if found.attention_notes else attention
+    yield "classes", _known(found.num_classes)
+    yield "image size", _known(found.image_size)
+    yield "positions", _listed(found.positions)
+    yield "tensors", f"{found.tensors:,}"
+    yield "parameters", f"{found.parameters:,}"
+    yield "dtype", _listed(found.dtypes)
+    for row in found.preprocessing:
+        others = f"; {row.alternatives}" if row.alternatives else ""
+        yield row.setting, f"{row.value}  ({row.source}{others})"
+    if found.dropped:
+        yield "left out", _listed(found.dropped)
+    if not found.problems:
+        yield "loads", "yes"
+    for index, problem in enumerate(found.problems):
+        yield "" if index else "does not load", problem
+
+
+def _with_source(value: str | None, found: Inspection, setting: str) -> str:
+    source = found.sources.get(setting)
+    return _known(value or None) + (f"  ({source})" if source else "")
+
+
+def _listed(items: Iterable[str]) -> str:
+    return ", ".join(items) or "none"
+
+
+def _known(value: object) -> str:
+    return "not known" if value is None else str(value)

@@ -21,6 +21,7 @@ from ..tables import FORMATS, Result, render, result, threat_title
 from ..threats import build_attack
 from ..types import Cell, Threat
 from .arguments import load_models, parse_options, plan_threats
+from .debug import show_traceback
 from .explain import print_explanation
 from .progress import progress
 
@@ -107,9 +108,10 @@ def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, An
         message = " ".join(message.split())
         with contextlib.suppress(StoreError):  # which may be what failed
             how["store"].cell(cell).write_error({"error": message, "traceback": traceback.format_exc()})
+        show_traceback()
         click.echo(f"error: {title}: {message}", err=True)
         return result(cell, None, describe(cell.threat), message)
-    return result(cell, records, describe(cell.threat))
+    return result(cell, records, describe(cell.threat), environments=how["store"].cell(cell).environments())
 
 
 def describe(threat: Threat) -> str:

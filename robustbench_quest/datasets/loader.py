@@ -5,7 +5,6 @@ Workers return what this process would compute, so their number changes speed an
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import warnings
@@ -152,7 +151,6 @@ def _from_workers(work: _Chunks, workers: int) -> Generator[Loaded | QuestError,
             num_workers=workers,
             prefetch_factor=1,
             multiprocessing_context=START_METHOD,
-            worker_init_fn=_one_thread,
             # Without a generator of its own a loader draws its workers' seeds from the global one.
             generator=torch.Generator(),
         )
@@ -184,10 +182,3 @@ def _interrupts_held() -> Generator[None, None, None]:
 
 def _unchanged(answer: Any) -> Any:
     return answer
-
-
-def _one_thread(_: int) -> None:
-    """Keep OpenCV, if anything uses it, to one thread per worker; torch's loader does so for torch."""
-    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
-    if "cv2" in sys.modules:
-        sys.modules["cv2"].setNumThreads(1)

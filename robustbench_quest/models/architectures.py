@@ -18,12 +18,12 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from ..device import META
 from ..errors import CheckpointError, OptionError, unknown
 from ..types import OptionValue
 from .fingerprint import structure
 
 PLAIN = "vision_transformer"  # timm.models.VisionTransformer with every option declared; the demo zoo's
-META = torch.device("meta")  # shapes without memory
 FAMILIES = ("vit_*", "deit_*", "deit3_*")  # what inference tries
 CROSS = "crossvit_*"
 
@@ -31,7 +31,7 @@ CROSS = "crossvit_*"
 _QUICK = {"weight_init": "skip"}
 
 # Parameters that attention variants add; an architecture is recognised without them.
-_VARIANT_KEY = re.compile(r"\.attn\.(logit_scale|[qk]_norm\.(weight|bias))$")
+VARIANT_KEY = re.compile(r"\.attn\.(logit_scale|[qk]_norm\.(weight|bias))$")
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def check_architecture(name: str, source: str) -> str:
         )
     bare, _, tag = name.partition(".")
     if not timm.is_model(bare):
-        close = get_close_matches(bare, timm.list_models(), n=8, cutoff=0.5)
-        listed = unknown("architecture", name, close or timm.list_models(FAMILIES[1]))
+        listed = unknown("architecture", name, _near(bare) or timm.list_models(FAMILIES[1]))
         raise OptionError(f"{listed} (the name comes from: {source})")
     tags = _tags(bare)
     if tag and tag not in tags:
@@ -95,7 +94,7 @@ def build(name: str, options: Mapping[str, Any], *, device: torch.device | None 
                 model: nn.Module = timm.models.VisionTransformer(**options)
             else:
                 model = timm.create_model(name, pretrained=False, **options)
-        except (TypeError, ValueError, AssertionError, RuntimeError, KeyError) as error:
+        except Exception as error:  # each of timm's constructors raises what it likes
             given = ", ".join(f"{key}={value}" for key, value in options.items()) or "none"
             text = " ".join(str(error).split())[:160]
             raise OptionError(f"architecture {name} refuses its options ({given}): {text}") from error
@@ -159,7 +158,8 @@ def input_size(model: nn.Module) -> int | None:
 def infer(tensors: Mapping[str, Tensor]) -> list[Candidate]:
     """Return the architectures of ``FAMILIES`` that have the names and shapes of ``tensors``.
 
-    Where some are meant for the image size of the tensors, only those. A state dict without a classifier is
+    Those meant for the image size of the tensors come first, then those that can be built for it; not the
+    latter where the same name with another size is among the former. A state dict without a classifier is
     compared with headless models.
     """
     declared: dict[str, Any] = {} if "pos_embed_0" in tensors else dict(_QUICK)
@@ -176,7 +176,27 @@ def infer(tensors: Mapping[str, Tensor]) -> list[Candidate]:
         if _same_shapes(model.state_dict(), tensors):
             candidate = Candidate(name, structure(model), timm_config(name) or {})
             (resized if "img_size" in options else native).append(candidate)
-    return native or resized
+    meant = {_sizeless(candidate.name) for candidate in native}
+    return native + [candidate for candidate in resized if _sizeless(candidate.name) not in meant]
+
+
+def _sizeless(name: str) -> str:
+    """Return the name without an image size: ``vit_tiny_patch16`` for ``vit_tiny_patch16_384``."""
+    return re.sub(r"_\d{3}(?=_|$)", "", name)
+
+
+def distilled_hint(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """Return what to say where a distilled DeiT meets another architecture, else ""."""
+    if "dist_token" not in found or "dist_token" in expected:
+        return ""
+    return "; its dist_token is a distilled model's, whose --arch is deit_*_distilled_*"
+
+
+def _near(name: str) -> list[str]:
+    """Return up to eight of timm's names like ``name``: those that begin with it, else close ones."""
+    models = timm.list_models()
+    begun = sorted((model for model in models if model.startswith(name)), key=len)
+    return begun[:8] or get_close_matches(name, models, n=8, cutoff=0.5)
 
 
 def _tags(name: str) -> list[str]:
@@ -207,8 +227,8 @@ def _image_size(tensors: Mapping[str, Tensor], native: nn.Module) -> int | None:
         side = math.isqrt(max(count - positions.extra, 0))
         if side < 1 or side * side != count - positions.extra:
             raise CheckpointError(
-                f"{key} has {count} entries, which are no square grid and {positions.extra} extra; "
-                "give another --arch"
+                f"{key} has {count} entries, which are no square grid and {positions.extra} extra; give "
+                f"another --arch{distilled_hint(native.state_dict(), tensors)}"
             )
         return side * positions.patch
     return None
@@ -249,5 +269,5 @@ def _first_block_fits(
 
 
 def _same_shapes(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> bool:
-    extra = [key for key in found if key not in expected and not _VARIANT_KEY.search(key)]
+    extra = [key for key in found if key not in expected and not VARIANT_KEY.search(key)]
     return not extra and all(key in found and found[key].shape == expected[key].shape for key in expected)

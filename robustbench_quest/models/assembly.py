@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -12,26 +12,27 @@ from ..types import ModelSpec, OptionValue, Preprocessing
 from .architectures import build, fitted_options, input_size
 from .checkpoint import Checkpoint
 from .classifier import num_classes
-from .declaration import FLAG, Declaration
-from .detection import Choice, choose_attention, declared_options, declared_user_attention
+from .declaration import FLAG, Declaration, first
+from .detection import Choice, choose_attention, declared_user_attention, named_choice, user_choice, with_form
 from .fingerprint import weights_sha256
-from .keys import strip_prefixes
+from .keys import unwrapped
 from .plan import (
     Request,
     Weights,
     choose_architecture,
     choose_preprocessing,
     choose_weights,
+    in_timms_names,
     refuse_other_kinds,
     released_deit,
     timm_source,
 )
 from .preprocessing import Row, undeclared
 from .strict import load_strictly, misfits, resized_positions
-from .swap import attention_sites, swap_attention
+from .swap import attention_sites, check_replaceable, heads_text, is_replaceable, swap_attention
 from .user_attention import swap_user_attention
 from .user_code import build_user_model, short_name
-from .variants import resolve
+from .variants import for_layers
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ def assemble(request: Request, checkpoint: Checkpoint, declarations: Sequence[De
         CheckpointError, OptionError: as ``load.load_model``.
     """
     weights = choose_weights(checkpoint, declarations)
-    refuse_other_kinds(checkpoint, weights)
-    file, tensors = checkpoint.path.name, weights.normalised.tensors
+    normalised = in_timms_names(checkpoint, weights)
+    refuse_other_kinds(checkpoint, normalised)
+    file, tensors = checkpoint.path.name, normalised.tensors
     chosen = choose_architecture(checkpoint, tensors, declarations)
     options = architecture_options(chosen.name, chosen.options, tensors, request.img_size)
     module = build(chosen.name, options)
@@ -63,22 +65,18 @@ def assemble(request: Request, checkpoint: Checkpoint, declarations: Sequence[De
         released_deit(checkpoint, chosen.name),
         file,
     )
-    check_size(module, preprocessing)
-    choice = swap_declared(module, tensors, declarations, file, preprocessing.size)
+    check_size(module, preprocessing, request.img_size)
+    found = [chosen.row, chosen.options_row(options, request.img_size), *heads_rows(module)]
+    choice = choose_for(module, tensors, declarations, file)
+    swap_chosen(module, choice, preprocessing.size)
     tensors, resized = resized_positions(module, tensors) if request.img_size else (tensors, "")
-    load_strictly(module, tensors, file, chosen.name)
-    rows = [
-        chosen.row,
-        *([] if choice is None else [choice.row]),
-        weights.row,
-        *rows,
-    ]
-    sources = {row.setting: row.source for row in rows} | ({} if choice is None else dict(choice.sources))
     if resized:
-        sources["position embeddings"] = f"resized because of --img-size: {resized}"
+        found.append(Row("position embeddings", "resized", f"because of --img-size: {resized}"))
+    load_strictly(module, tensors, file, chosen.name)
+    rows = [*found, *attention_rows(module, choice), weights.row, *rows]
     guessed = (*(["arch"] if chosen.guessed else []), *(choice.guessed if choice else ()), *undeclared(rows))
     spec = ModelSpec(
-        name=_first("name", declarations) or checkpoint.path.stem,
+        name=first("name", declarations) or checkpoint.path.stem,
         checkpoint=checkpoint.sha256,
         arch=chosen.name,
         attention=None if choice is None else choice.spec,
@@ -86,10 +84,10 @@ def assemble(request: Request, checkpoint: Checkpoint, declarations: Sequence[De
         preprocessing=preprocessing,
         num_classes=int(options["num_classes"]),
         arch_options=tuple(sorted(options.items())),
-        sources=tuple(sources.items()),
+        sources=_sources(rows),
         guessed=guessed,
     )
-    return Loaded(module, spec, tuple(rows), _first("dataset", declarations))
+    return Loaded(module, spec, tuple(rows), first("dataset", declarations))
 
 
 def assemble_user_model(
@@ -107,30 +105,33 @@ def assemble_user_model(
     preprocessing, rows = choose_preprocessing(
         declarations, input_size(module), timm_like, None, f"--model {name}"
     )
-    check_size(module, preprocessing)
-    choice = _swap_into_user_model(module, declarations, preprocessing.size)
-    found = [Row("arch", name, FLAG), *([] if choice is None else [choice.row])]
-    container = ""
-    if checkpoint is not None:
-        weights = choose_weights(checkpoint, declarations)
-        container = weights.container
+    check_size(module, preprocessing, request.img_size)
+    found = [Row("arch", name, FLAG), *heads_rows(module)]
+    converted = _to_float32(module)
+    if converted:
+        found.append(Row("dtype", "float32", f"converted from {converted}"))
+    weights = None if checkpoint is None else choose_weights(checkpoint, declarations)
+    choice = _choose_for_user_model(module, {} if weights is None else weights.stored, declarations)
+    swap_chosen(module, choice, preprocessing.size)
+    found.append(OWN if choice is None else choice.row)
+    if checkpoint is not None and weights is not None:
         found.append(weights.row)
         load_strictly(module, _under_own_keys(module, weights), checkpoint.path.name, name)
     rows = [*found, *rows]
     spec = ModelSpec(
-        name=_first("name", declarations) or (name if checkpoint is None else checkpoint.path.stem),
+        name=first("name", declarations) or (name if checkpoint is None else checkpoint.path.stem),
         checkpoint=weights_sha256(module) if checkpoint is None else checkpoint.sha256,
         arch=name,
         attention=None if choice is None else choice.spec,
-        weights=container,
+        weights="" if weights is None else weights.container,
         preprocessing=preprocessing,
         num_classes=num_classes(module, preprocessing),
         arch_options=tuple(sorted(request.model_options.items())),
         source_hash=source_hash,
-        sources=tuple((row.setting, row.source) for row in rows),
-        guessed=undeclared(rows),
+        sources=_sources(rows),
+        guessed=(*(choice.guessed if choice else ()), *undeclared(rows)),
     )
-    return Loaded(module, spec, tuple(rows), _first("dataset", declarations))
+    return Loaded(module, spec, tuple(rows), first("dataset", declarations))
 
 
 def architecture_options(
@@ -147,68 +148,120 @@ def architecture_options(
     return {**options, "img_size": img_size} if img_size is not None and positions else options
 
 
-def check_size(module: nn.Module, preprocessing: Preprocessing) -> None:
-    """Refuse preprocessing of another size than the model is built for.
+def check_size(module: nn.Module, preprocessing: Preprocessing, asked: int | None) -> None:
+    """Refuse preprocessing of another size than the model is built for; ``asked`` is that of --img-size.
 
     Raises:
         OptionError: with the sizes.
     """
-    built = input_size(module)
-    if built is not None and built != preprocessing.size:
+    built, size = input_size(module), preprocessing.size
+    if built is None or built == size:
+        return
+    if asked is not None:
         raise OptionError(
-            f"the preprocessing gives {preprocessing.size}x{preprocessing.size} images and the model takes "
-            f"{built}x{built}; --img-size {built} keeps the model as it is, --img-size {preprocessing.size} "
-            "resizes the position embeddings of timm's architectures"
+            f"--img-size {size}: the model takes {built}x{built} images, and only position embeddings of "
+            f"timm's architectures are resized; leave --img-size out, or build the model for {size}"
         )
+    raise OptionError(
+        f"the preprocessing gives {size}x{size} images and the model takes {built}x{built}; --img-size "
+        f"{built} keeps the model as it is, --img-size {size} resizes the position embeddings of timm's "
+        "architectures"
+    )
 
 
-def swap_declared(
-    module: nn.Module,
-    tensors: Mapping[str, Tensor],
-    declarations: Sequence[Declaration],
-    file: str,
-    size: int,
+def choose_for(
+    module: nn.Module, tensors: Mapping[str, Tensor], declarations: Sequence[Declaration], file: str
 ) -> Choice | None:
-    """Replace the attention in place by the file's variant; None for a model without attention.
+    """Return the file's attention for a model of timm's, in the form for its layers; None: it keeps its own.
 
     Raises:
-        CheckpointError, OptionError: as ``detection.choose_attention`` and ``swap.swap_attention``.
+        CheckpointError, OptionError: as ``detection.choose_attention``; or a variant or an option is declared
+            and the model has no attention that can be replaced.
     """
-    if not attention_sites(module) and _first("attention", declarations) is None:
+    if not is_replaceable(module) and first("attention", declarations) is None:
+        _refuse_idle_options(declarations)
         return None
+    check_replaceable(module)
     choice = choose_attention(tensors, declarations, file)
+    return replace(choice, spec=for_layers(choice.spec, len(attention_sites(module))))
+
+
+def swap_chosen(module: nn.Module, choice: Choice | None, size: int) -> None:
+    """Replace the attention in place; ``size`` is the side of the image on which a user's class is tried.
+
+    Raises:
+        OptionError: as ``swap.swap_attention`` and ``user_attention.swap_user_attention``.
+    """
+    if choice is None:
+        return
     if choice.user is None:
         swap_attention(module, choice.spec)
     else:
         swap_user_attention(module, choice.user, size)
-    return choice
 
 
-def _swap_into_user_model(module: nn.Module, declarations: Sequence[Declaration], size: int) -> Choice | None:
-    """Replace the attention of a user's model where a variant is declared; else it keeps its own."""
+OWN = Row("attention", "own", "as the model is built")
+
+
+def attention_rows(module: nn.Module, choice: Choice | None) -> list[Row]:
+    """Return the line of ``--explain`` for the attention; none for a model without one."""
+    if choice is None:
+        return [OWN] if attention_sites(module) else []
+    return [choice.row]
+
+
+def heads_rows(module: nn.Module) -> list[Row]:
+    """Return the line of ``--explain`` for the number of heads; none for a model without attention."""
+    text = heads_text(module)
+    return [Row("heads", text, "the model as built")] if text else []
+
+
+def _choose_for_user_model(
+    module: nn.Module, tensors: Mapping[str, Tensor], declarations: Sequence[Declaration]
+) -> Choice | None:
+    """Return the attention that is declared for a user's model, in the form for its layers; None: its own."""
     declared = next((d for d in declarations if d.attention is not None), None)
     if declared is None:
+        _refuse_idle_options(declarations)
         return None
+    check_replaceable(module)
     user = declared_user_attention(declarations, "the checkpoint")
     if user is not None:
-        swap_user_attention(module, user, size)
-        return Choice(user.spec, {"attention": declared.source}, user=user)
-    name = str(declared.attention)
-    spec = resolve(name, declared_options(name, declarations))
-    swap_attention(module, spec)
-    return Choice(spec, {"attention": declared.source})
+        return user_choice(user, declarations)
+    choice = with_form(
+        named_choice(str(declared.attention), declared.source, declarations), tensors, declarations
+    )
+    return replace(choice, spec=for_layers(choice.spec, len(attention_sites(module))))
+
+
+def _refuse_idle_options(declarations: Sequence[Declaration]) -> None:
+    for declaration in declarations:
+        if declaration.source == FLAG and declaration.attention_options:
+            raise OptionError(
+                "--attention-option needs --attention NAME or FILE.py:CLASS; without it this model keeps "
+                "its own"
+            )
+
+
+def _to_float32(module: nn.Module) -> str:
+    """Make the module float32 in place, and return what it was, or "" where it was that already."""
+    tensors = (*module.parameters(), *module.buffers())
+    other = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()} - {"float32"}
+    if other:
+        module.float()
+    return ", ".join(sorted(other))
 
 
 def _under_own_keys(module: nn.Module, weights: Weights) -> Mapping[str, Tensor]:
-    """Return the tensors under the keys that a user's model has: as stored, or without wrappers' prefixes."""
-    stripped = {strip_prefixes(key): tensor for key, tensor in weights.stored.items()}
-    whole = len(stripped) == len(weights.stored)  # else two keys became one
+    """Return the tensors under the keys that a user's model has: as stored, or without wrappers' prefixes.
+
+    Where none fits, those that share most keys with the model, for the message.
+    """
     expected = module.state_dict()
-    if whole and misfits(expected, weights.stored) and set(stripped) & set(expected):
-        return stripped
-    return weights.stored
+    forms = list(unwrapped(weights.stored))
+    fitting = (form for form in forms if not misfits(expected, form))
+    return next(fitting, max(forms, key=lambda form: len(set(form) & set(expected))))
 
 
-def _first(setting: str, declarations: Sequence[Declaration]) -> str | None:
-    said = (getattr(declaration, setting) for declaration in declarations)
-    return next((value for value in said if value is not None), None)
+def _sources(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    return tuple((row.setting, row.source) for row in rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,9 @@ _OTHER_KINDS = {
     b"%PDF": "a PDF document",
 }
 _PAGES = (b"<!doctype", b"<html", b"<?xml", b"<head", b"<!--")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# How pickles of protocol 0 begin, which have no magic number: a dict, a list, or a global.
+_OLD_PICKLE = re.compile(rb"\([dl]p\d+\n|c[A-Za-z_][\w.]*\n[A-Za-z_][\w.]*\n")
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         CheckpointError: no such file, not a checkpoint, damaged, or one that needs code to be read.
     """
+    if not str(path):
+        raise CheckpointError("the path of the checkpoint is empty; give a .pt, .pth or .safetensors file")
     path = Path(path)
     kind = _kind(path)
     if kind == "safetensors":
@@ -92,14 +99,16 @@ def _kind(path: Path) -> str:
         )
         raise CheckpointError(f"{path} is a directory, expected a checkpoint file; {hint}")
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, forever
+            raise CheckpointError(f"{path} is a device, pipe or socket, expected a checkpoint file")
         with path.open("rb") as file:
             head = file.read(1024)
     except FileNotFoundError:
         raise CheckpointError(f"no such checkpoint: {path}") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if size == 0:
+    if found.st_size == 0:
         raise CheckpointError(f"{path} is empty; copy or download it again")
     if head.startswith(b"PK"):
         return "zip"
@@ -115,11 +124,16 @@ def _kind(path: Path) -> str:
 
 
 def _refuse_other_kinds(path: Path, head: bytes) -> None:
-    if head.lstrip().lower().startswith(_PAGES):
+    if head.removeprefix(_BYTE_ORDER_MARK).lstrip().lower().startswith(_PAGES):
         raise CheckpointError(f"{path} is an HTML page, saved in place of the checkpoint; download it again")
     for magic, what in _OTHER_KINDS.items():
         if head.startswith(magic):
             raise CheckpointError(f"{path} is {what}; expected a file of torch.save or safetensors")
+    if _OLD_PICKLE.match(head):
+        raise CheckpointError(
+            f"{path} is a pickle of protocol 0, not a file of torch.save; nothing was run. Save the state "
+            "dict with torch.save"
+        )
     if head[257:262] == b"ustar":
         raise CheckpointError(
             f"{path} is a tar archive, or of PyTorch before 0.1.10; unpack it, or save it again"
@@ -156,11 +170,20 @@ def _metadata(path: Path, text: object) -> Mapping[str, Any]:
     if text is None:
         return {}
     try:
-        content = json.loads(text) if isinstance(text, str) else text
+        content = json.loads(text, object_pairs_hook=_unique) if isinstance(text, str) else text
     except ValueError as error:
-        raise CheckpointError(f"{path}: its metadata 'rbq' is not JSON: {error}") from error
+        raise CheckpointError(f"{path}: its metadata 'rbq' is not usable JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: its metadata 'rbq' must be a mapping; got {type(content).__name__}")
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; of two equal keys the last would win silently."""
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        names = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in names if names.count(key) > 1)!r} is there twice")
     return content
 
 

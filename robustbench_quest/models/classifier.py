@@ -12,6 +12,7 @@ from ..errors import OptionError, QuestError
 from ..types import ModelSpec, Preprocessing
 from .fingerprint import source_sha256, weights_sha256
 from .preprocessing import Row, check_preprocessing
+from .user_code import said
 
 
 class Classifier(nn.Module):
@@ -71,13 +72,22 @@ class Classifier(nn.Module):
             self.register_buffer(key, value, persistent=False)
         self.eval()
         self.requires_grad_(False)
-        self.num_classes = num_classes(module, self.preprocessing)
+        # A model of timm's gives as many logits as it says; any other is tried.
+        self.num_classes = num_classes(module, self.preprocessing) if spec is None else spec.num_classes
         self.spec = spec or _spec_of(module, name, self.preprocessing, self.num_classes)
+        self._versions = self._tensor_versions()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map float32 images (N, 3, H, W) in [0, 1] to logits (N, K)."""
-        logits: Tensor = self.module((x - self.mean) / self.std)
-        _check_logits(self.module, logits, len(x))
+        """Map float32 images (N, 3, H, W) in [0, 1] to logits (N, K).
+
+        Raises:
+            QuestError: the module returns something else, or ends the process.
+        """
+        try:
+            logits: Tensor = self.module((x - self.mean) / self.std)
+        except SystemExit as error:
+            raise QuestError(f"{type(self.module).__name__} failed: {said(error)}") from error
+        _check_logits(self.module, logits, len(x), self.num_classes)
         return logits
 
     def train(self, mode: bool = True) -> Classifier:
@@ -90,6 +100,26 @@ class Classifier(nn.Module):
             raise QuestError("a Classifier is always in eval mode; train the module before it is wrapped")
         super().train(False)
         return self
+
+    def check_unchanged(self) -> None:
+        """Refuse a model that is no longer the one that ``spec`` describes.
+
+        Raises:
+            QuestError: a module inside is in training mode, or a weight or buffer was written to.
+        """
+        training = next((name for name, part in self.module.named_modules() if part.training), None)
+        if training is not None:
+            part = training or type(self.module).__name__
+            raise QuestError(
+                f"{part} was set to training mode after it was wrapped; call eval() on the module"
+            )
+        for name, version in self._tensor_versions().items():
+            if self._versions.get(name) != version:
+                raise QuestError(f"{name} changed after it was wrapped; make a new Classifier of the module")
+
+    def _tensor_versions(self) -> dict[str, int]:
+        # torch counts the writes to each tensor; moving a module to another device is none.
+        return {name: tensor._version for name, tensor in self.module.state_dict(keep_vars=True).items()}
 
     def space(self, protocol: str) -> Classifier:
         """Return the callable that attacks see, with its range as ``bounds``.
@@ -108,42 +138,47 @@ class Classifier(nn.Module):
 
 
 def num_classes(module: nn.Module, preprocessing: Preprocessing) -> int:
-    """Return K: the module's ``num_classes``, else what it gives for one black image.
+    """Return K: how many logits the module gives for one black image (float32).
 
     Raises:
-        QuestError: it has no classifier head, cannot take such an image, or does not give logits.
+        QuestError: it has no classifier head, cannot take such an image, does not give logits, or gives
+            another number of them than its ``num_classes``.
     """
     declared = getattr(module, "num_classes", None)
     if declared == 0:
         raise QuestError(f"{type(module).__name__} has no classifier head (num_classes is 0)")
-    if isinstance(declared, int) and declared > 0:
-        return declared
     side = preprocessing.size
     black = torch.zeros(1, 3, side, side, device=_device_of(module))
-    black = black.to(next((p.dtype for p in module.parameters()), black.dtype))
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             logits = module(black)
-    except Exception as error:  # whatever a module raises for a size or a dtype that it was not made for
-        reason = " ".join(str(error).split())[:200]
+    except (Exception, SystemExit) as error:  # whatever a module raises for what it was not made for
         raise QuestError(
-            f"{type(module).__name__} cannot take one {side}x{side} image: {reason}; check the size"
+            f"{type(module).__name__} cannot take one {side}x{side} float32 image: {said(error)}; check the "
+            "size and the module's dtype"
         ) from error
     _check_logits(module, logits, 1)
-    return int(logits.shape[1])
+    found = int(logits.shape[1])
+    if isinstance(declared, int) and declared != found:
+        raise QuestError(
+            f"{type(module).__name__} declares num_classes {declared} and returns {found} logits; correct one"
+        )
+    return found
 
 
 def _device_of(module: nn.Module) -> torch.device:
     return next((tensor.device for tensor in (*module.parameters(), *module.buffers())), HOST)
 
 
-def _check_logits(module: nn.Module, value: object, images: int) -> None:
-    if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 2 and len(value) == images:
-        return
+def _check_logits(module: nn.Module, value: object, images: int, classes: int | None = None) -> None:
     found = f"a {type(value).__name__}"
     if isinstance(value, Tensor):
+        shaped = value.ndim == 2 and len(value) == images and classes in (None, value.shape[1])
+        if shaped and value.is_floating_point():
+            return
         found = f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)} for {images} images"
-    raise QuestError(f"{type(module).__name__} must return floating logits (N, K); it returned {found}")
+    shape = "(N, K)" if classes is None else f"(N, {classes})"
+    raise QuestError(f"{type(module).__name__} must return floating logits {shape}; it returned {found}")
 
 
 def _spec_of(

@@ -18,16 +18,21 @@ EMA = ("model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model")
 def find_containers(path: Path, loaded: object) -> dict[str, dict[str, Tensor]]:
     """Return name -> state dict; the name is "" where the file is a state dict itself.
 
+    Tensors at the top level, beside other state dicts, are one of their own when they form one.
+
     Raises:
-        CheckpointError: the file holds no state dict.
+        CheckpointError: the file holds no state dict, or a model's entry holds more than tensors.
     """
     if not isinstance(loaded, dict):
         raise CheckpointError(
             f"{path} holds a {type(loaded).__name__}, expected a state dict or a dict that holds one"
         )
-    found = {str(name): state for name, value in loaded.items() if (state := _state_dict(str(name), value))}
-    if not found and (state := _state_dict("", {k: v for k, v in loaded.items() if isinstance(v, Tensor)})):
-        found = {"": state}
+    found = {
+        str(name): state for name, value in loaded.items() if (state := _state_dict(path, str(name), value))
+    }
+    top = {str(key): value for key, value in loaded.items() if isinstance(value, Tensor)}
+    if top and (not found or _has_weights(top)):
+        found = {"": top, **found}
     if not found:
         keys = ", ".join(str(key) for key in list(loaded)[:8]) or "nothing"
         raise CheckpointError(f"{path} holds no tensors that form a state dict; its keys: {keys}")
@@ -55,20 +60,47 @@ def choose_container(names: tuple[str, ...], weights: str) -> str:
     raise OptionError(f"the file holds no {kind} weights; give --weights with one of: {listed}")
 
 
+def kind_of(name: str) -> str:
+    """Return what a container's weights are, in words."""
+    if name in SELF_SUPERVISED:
+        return f"the {name}"
+    return "the moving average" if name in EMA else "raw weights"
+
+
 def shown(name: str) -> str:
     """Return a container's name for messages."""
     return name or "the file itself"
 
 
-def _state_dict(name: str, value: object) -> dict[str, Tensor] | None:
+def _state_dict(path: Path, name: str, value: object) -> dict[str, Tensor] | None:
     """Return ``value`` when it is a state dict: names to tensors and nothing else, and weights among them.
 
     Loss modules store tensors too (iBOT's centres); they count only under a name that stands for a model.
+
+    Raises:
+        CheckpointError: under such a name, tensors and other things: to skip it would evaluate other weights.
     """
     if not isinstance(value, Mapping) or not value:
         return None
+    known = name in (*RAW, *SELF_SUPERVISED, *EMA)
     state = {str(key): tensor for key, tensor in value.items() if isinstance(tensor, Tensor)}
     if len(state) != len(value):
+        if known and _holds_tensors(value):
+            key, other = next((k, v) for k, v in value.items() if not isinstance(v, Tensor))
+            raise CheckpointError(
+                f"{path}: {name}[{str(key)!r}] is a {type(other).__name__}, expected a state dict of tensors "
+                "only; take it out and save the file again"
+            )
         return None
-    known = name in (*RAW, *SELF_SUPERVISED, *EMA)
-    return state if known or any(key.endswith(".weight") for key in state) else None
+    return state if known or _has_weights(state) else None
+
+
+def _has_weights(state: Mapping[str, Tensor]) -> bool:
+    return any(key.endswith(".weight") for key in state)
+
+
+def _holds_tensors(value: object) -> bool:
+    """Return whether tensors are in ``value``, at any depth of mappings."""
+    if isinstance(value, Mapping):
+        return any(_holds_tensors(item) for item in value.values())
+    return isinstance(value, Tensor)

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: in a sidecar ``<ckpt>.yaml``, its metadata, or its training arguments.
+"""What a checkpoint says about itself, in a sidecar ``<ckpt>.yaml`` or its metadata; how sources merge.
 
 A sidecar and the metadata key "rbq" hold the same keys:
 
@@ -13,8 +13,7 @@ A sidecar and the metadata key "rbq" hold the same keys:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ import yaml
 
 from ..errors import CheckpointError, unknown
 from ..types import OptionValue
-from .preprocessing import INTERPOLATIONS, Source, from_args, from_container, is_channels
-from .variants import VARIANTS
+from .preprocessing import INTERPOLATIONS, Source, is_channels
 
 FLAG = "flag"  # the source of what the user says on the command line or in a call
 KEYS = (
@@ -52,6 +50,8 @@ class Declaration:
         source: as ``ModelSpec.sources`` shows it.
         attention_options: None where the source names a variant but none of its options.
         preprocessing: the sources of preprocessing that this one implies, in order.
+        note: what a reader should know about the attention that is declared.
+        unsure: options of the attention that this source leaves to a default.
     """
 
     source: str
@@ -63,16 +63,65 @@ class Declaration:
     preprocessing: tuple[Source, ...] = ()
     weights: str | None = None
     dataset: str | None = None
+    note: str = ""
+    unsure: tuple[str, ...] = ()
+
+
+def first(setting: str, declarations: Sequence[Declaration]) -> Any:
+    """Return the first value that is declared of a setting, or None."""
+    said = (getattr(declaration, setting) for declaration in declarations)
+    return next((value for value in said if value is not None), None)
+
+
+def overruled(setting: str, chosen: str, declarations: Sequence[Declaration]) -> str:
+    """Return which sources declare another value than the chosen one, as "source: value; source: value"."""
+    said = ((declaration.source, getattr(declaration, setting)) for declaration in declarations)
+    return "; ".join(f"{source}: {value}" for source, value in said if value not in (None, chosen))
+
+
+def merged_options(
+    options: Sequence[tuple[str, Mapping[str, OptionValue]]],
+) -> tuple[dict[str, OptionValue], dict[str, str]]:
+    """Return the options of several (source, options), the first winning, and the source of each."""
+    values: dict[str, OptionValue] = {}
+    sources: dict[str, str] = {}
+    for source, given in options:
+        for option, value in given.items():
+            if option not in values:
+                values[option], sources[option] = value, source
+    return values, sources
+
+
+def sources_text(sources: Mapping[str, str], main: str | None = None) -> str:
+    """Return the sources of options: one for all, or "main; option, option: source".
+
+    >>> sources_text({"depth": "flag", "num_heads": "flag"})
+    'flag'
+    >>> sources_text({"layers": "args", "estimator": "flag"}, main="args")
+    'args; estimator: flag'
+    """
+    groups: dict[str, list[str]] = {}
+    for option, source in sources.items():
+        groups.setdefault(source, []).append(option)
+    if main is None and len(groups) == 1:
+        return next(iter(groups))
+    others = [f"{', '.join(options)}: {source}" for source, options in groups.items() if source != main]
+    return "; ".join(([main] if main else []) + others)
 
 
 def sidecar_path(checkpoint: Path) -> Path | None:
     """Return the sidecar of ``vit.pt``: ``vit.pt.yaml`` or ``vit.yaml``, or None.
 
     Raises:
-        CheckpointError: both exist and differ.
+        CheckpointError: both exist and differ, or one is a directory.
     """
     choices = [checkpoint.with_name(checkpoint.name + ".yaml"), checkpoint.with_suffix(".yaml")]
-    found = [path for path in dict.fromkeys(choices) if path.is_file()]
+    found = [path for path in dict.fromkeys(choices) if path.exists()]
+    for path in found:
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path} is no file, expected the sidecar of {checkpoint.name}; rename or delete it"
+            )
     if len(found) == 2 and found[0].read_bytes() != found[1].read_bytes():
         raise CheckpointError(
             f"{found[0]} and {found[1]} both describe {checkpoint.name} and differ; delete one"
@@ -87,12 +136,27 @@ def from_sidecar(path: Path) -> Declaration:
         CheckpointError: not YAML, or a key or value that cannot be used; the message names file and key.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is not YAML: {' '.join(str(error).split())[:120]}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold `key: value` lines; it holds {type(content).__name__}")
     return from_mapping(content, f"sidecar {path.name}", str(path))
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML's safe loader, which by itself lets the last of two equal keys win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {twice!r} is there twice; leave one"
+            )
+        return super().construct_mapping(node, deep)
 
 
 def from_metadata(metadata: Mapping[str, Any], where: str) -> Declaration:
@@ -112,64 +176,20 @@ def from_mapping(content: Mapping[str, Any], source: str, where: str) -> Declara
     for key in _TEXTS:
         if not isinstance(content.get(key, ""), str):
             raise CheckpointError(f"{where}: {key} must be text; got {content[key]!r}")
+        if not content.get(key, "").isprintable():
+            raise CheckpointError(f"{where}: {key} must be one line of printable text; got {content[key]!r}")
     attention, options = _attention(content, where)
     return Declaration(
         source=source,
         name=content.get("name"),
         arch=content.get("arch"),
-        arch_options=_options(content.get("arch_options", {}), "arch_options", where),
+        arch_options=checked_options(content.get("arch_options", {}), "arch_options", where),
         attention=attention,
         attention_options=options,
         preprocessing=_preprocessing(content.get("preprocessing"), source, where),
         weights=content.get("weights"),
         dataset=content.get("dataset"),
     )
-
-
-def declared_by_args(args: Mapping[str, Any], entries: tuple[str, ...]) -> Declaration:
-    """Return what the arguments of DeiT's, DeiT-3's, CrossViT's, Elliptical's or timm's training declare.
-
-    Args:
-        args: the arguments.
-        entries: the file's top-level keys.
-    """
-    model = args.get("model")
-    model = model if isinstance(model, str) else None
-    elliptical = model is not None and "_mahala_" in model
-    attention, options = _args_attention(args, elliptical)
-    # DeiT's own evaluation has fixed preprocessing; its arguments are known by these names.
-    deit = "model" in entries and model is not None and ("data_set" in args or "eval_crop_ratio" in args)
-    sources = [from_args(args)]
-    if deit or elliptical:
-        sources.append(from_container("Elliptical" if elliptical else "DeiT"))
-    return Declaration(
-        source="args in the file",
-        arch=None if model is None else _timm_arch(model),
-        attention=attention,
-        attention_options=options,
-        preprocessing=tuple(sources),
-    )
-
-
-def _timm_arch(model: str) -> str:
-    """Return timm's name for an architecture of a published code base."""
-    name = re.sub(r"^deit_mahala_(overlayers_)?", "deit_", model)
-    name = re.sub(r"^deit_(\w+)_patch(\d+)_LS$", r"deit3_\1_patch\2_224", name)
-    # CrossViT names itself by the smaller branch's input, timm by the larger one's.
-    name = re.sub(r"^(crossvit_.+)_224$", r"\1_240", name)
-    return re.sub(r"^(crossvit_.+)_384$", r"\1_408", name)
-
-
-def _args_attention(
-    args: Mapping[str, Any], elliptical: bool
-) -> tuple[str | None, Mapping[str, OptionValue] | None]:
-    if elliptical:
-        positions = args.get("M_positions")
-        if isinstance(positions, list | tuple) and positions:
-            return "elliptical", {"layers": ",".join(str(position) for position in positions)}
-        return "elliptical", None
-    named = args.get("attention")
-    return (named, None) if isinstance(named, str) and named in VARIANTS else (None, None)
 
 
 def _attention(content: Mapping[str, Any], where: str) -> tuple[str | None, Mapping[str, OptionValue] | None]:
@@ -186,10 +206,15 @@ def _attention(content: Mapping[str, Any], where: str) -> tuple[str | None, Mapp
             )
     if value is not None and not isinstance(value, str):
         raise CheckpointError(f"{where}: attention must be a name or a mapping with one; got {value!r}")
-    return value, None if options is None else _options(options, "attention_options", where)
+    return value, None if options is None else checked_options(options, "attention_options", where)
 
 
-def _options(value: object, key: str, where: str) -> dict[str, OptionValue]:
+def checked_options(value: object, key: str, where: str) -> dict[str, OptionValue]:
+    """Return options, which must be texts, numbers or truth values.
+
+    Raises:
+        CheckpointError: they are not; the message names ``where`` and the option.
+    """
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: {key} must be a mapping; got {value!r}")
     for option, given in value.items():

@@ -10,6 +10,7 @@ reproduces that. Its attack scripts also offer the (lower) median over tokens in
 
 from __future__ import annotations
 
+import math
 import re
 
 import torch
@@ -117,11 +118,32 @@ def parse_layers(text: str) -> list[tuple[int, int | None]]:
     return ranges
 
 
-def layers_text(ranges: list[tuple[int, int | None]]) -> str:
-    """Return the one text of ``ranges``; the inverse of ``parse_layers``."""
-    return ",".join(
-        str(first) if first == last else f"{first}-{'' if last is None else last}" for first, last in ranges
-    )
+def canonical_layers(text: str, count: int | None = None) -> str:
+    """Return the one text for a set of layers: sorted, without repetitions, neighbours joined.
+
+    Args:
+        text: the layers.
+        count: the number of layers, where it is known; a range that reaches the last one is then open.
+
+    >>> canonical_layers("5,1,2,3-4,9"), canonical_layers("1,2,3", count=4)
+    ('1-5,9', '1-')
+
+    Raises:
+        OptionError: as ``parse_layers``.
+    """
+    merged: list[tuple[int, float]] = []
+    for first, last in sorted((f, math.inf if end is None else end) for f, end in parse_layers(text)):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return ",".join(_range_text(first, math.inf if last + 1 == count else last) for first, last in merged)
+
+
+def _range_text(first: int, last: float) -> str:
+    if last == math.inf:
+        return f"{first}-"
+    return str(first) if first == last else f"{first}-{int(last)}"
 
 
 def uses_metric(index: int, count: int, text: str) -> bool:

@@ -13,15 +13,16 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from ..errors import CheckpointError, QuestError
+from ..device import META
+from ..errors import QuestError
 from ..types import OptionValue
-from .architectures import META, build, infer, input_size, position_embeddings
-from .assembly import architecture_options, check_size
+from .architectures import VARIANT_KEY, build, infer, input_size, position_embeddings
+from .assembly import OWN, architecture_options, attention_rows, check_size, choose_for, heads_rows
 from .checkpoint import Checkpoint, read_checkpoint
 from .containers import shown
 from .declaration import Declaration
 from .detection import Choice, choose_attention, variants_by_keys
-from .keys import CLASSIFIER
+from .keys import CLASSIFIER, Normalised
 from .plan import (
     Request,
     Weights,
@@ -29,12 +30,13 @@ from .plan import (
     choose_preprocessing,
     choose_weights,
     declarations_of,
+    in_timms_names,
     refuse_other_kinds,
     released_deit,
     timm_source,
 )
 from .preprocessing import Row
-from .strict import misfits, non_finite, resized_positions
+from .strict import check_fit, non_finite, resized_positions
 from .swap import swap_attention
 from .user_code import fixed_random_state
 
@@ -51,7 +53,9 @@ class Inspection:
         kind: "classifier", "Segmenter", "mmseg" or "iBOT or DINO".
         arch_candidates: what is declared, else every architecture of these names and shapes.
         attention_candidates: the variants that have these keys.
-        attention: the variant that would be used, with its options, or None.
+        architecture: the options that it would be built with, and its heads.
+        attention: the variant that would be used, with its options; "own" for one that stays; or None.
+        attention_notes: what other sources declare, and what the tensors look like.
         num_classes, image_size: of the model that would be built, or None.
         positions: each position embedding's key and grid.
         tensors, parameters: counts of the chosen container; parameters include buffers.
@@ -70,7 +74,9 @@ class Inspection:
     kind: str = CLASSIFIER
     arch_candidates: tuple[str, ...] = ()
     attention_candidates: tuple[str, ...] = ()
+    architecture: tuple[Row, ...] = ()
     attention: str | None = None
+    attention_notes: str = ""
     num_classes: int | None = None
     image_size: int | None = None
     positions: tuple[str, ...] = ()
@@ -106,9 +112,13 @@ def inspect_checkpoint(path: str | Path, **options: Any) -> Inspection:
     weights = attempt(lambda: choose_weights(checkpoint, declarations))
     found: dict[str, Any] = {}
     if weights is not None:
-        with fixed_random_state():
-            found = _contents(weights) | _model(request, checkpoint, declarations, weights, attempt)
-        problems += filter(None, [non_finite(weights.normalised.tensors)])
+        normalised = attempt(lambda: in_timms_names(checkpoint, weights))
+        found = _contents(weights, normalised)
+        if normalised is not None:
+            with fixed_random_state():
+                found |= _model(request, checkpoint, declarations, normalised, attempt)
+        found["sources"] = {"weights": weights.source, **found.get("sources", {})}
+        problems += filter(None, [non_finite(weights.stored)])
     return Inspection(
         path=str(checkpoint.path),
         format=checkpoint.format,
@@ -133,49 +143,48 @@ class _Attempt:
             return None
 
 
-def _contents(weights: Weights) -> dict[str, Any]:
-    tensors = weights.normalised.tensors
-    return {
+def _contents(weights: Weights, normalised: Normalised | None) -> dict[str, Any]:
+    tensors = weights.stored if normalised is None else normalised.tensors
+    found: dict[str, Any] = {
         "weights": shown(weights.container),
-        "kind": weights.normalised.kind,
-        "attention_candidates": variants_by_keys(tensors) if _has_attention(tensors) else (),
         "tensors": len(tensors),
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "dtypes": tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})),
-        "dropped": weights.normalised.dropped,
     }
+    if normalised is not None:
+        found |= {"kind": normalised.kind, "dropped": normalised.dropped}
+        found["attention_candidates"] = variants_by_keys(tensors) if _has_attention(tensors) else ()
+    return found
 
 
 def _model(
     request: Request,
     checkpoint: Checkpoint,
     declarations: Sequence[Declaration],
-    weights: Weights,
+    normalised: Normalised,
     attempt: _Attempt,
 ) -> dict[str, Any]:
     """Return what is known of the model: as far as the steps of loading it succeed."""
-    tensors, file = weights.normalised.tensors, checkpoint.path.name
-    sources = {"weights": weights.source}
-    if weights.normalised.kind != CLASSIFIER:
-        attempt(lambda: refuse_other_kinds(checkpoint, weights))
-        backbone = {key: tensor for key, tensor in tensors.items() if not key.startswith("head.")}
-        return {"sources": sources, "arch_candidates": tuple(c.name for c in infer(backbone))}
+    tensors, file = normalised.tensors, checkpoint.path.name
+    if normalised.kind != CLASSIFIER:
+        attempt(lambda: refuse_other_kinds(checkpoint, normalised))
+        others = ("head.", "head_dist.", "decoder.")
+        backbone = {key: tensor for key, tensor in tensors.items() if not key.startswith(others)}
+        return {"arch_candidates": tuple(c.name for c in infer(backbone))}
     chosen = attempt(lambda: choose_architecture(checkpoint, tensors, declarations))
-    choice = None
-    if _has_attention(tensors):
-        choice = attempt(lambda: choose_attention(tensors, declarations, file))
-    if choice is not None:
-        sources |= choice.sources
-    found: dict[str, Any] = {"sources": sources, "attention": None if choice is None else str(choice.spec)}
     if chosen is None:
         names = tuple(candidate.name for candidate in infer(tensors))
-        likely = _skeleton(names[0], {}, tensors, request) if names else None  # all have its shapes
-        return found | {"arch_candidates": names} | ({} if likely is None else _facts(likely))
-    sources["arch"] = chosen.source
-    found["arch_candidates"] = (chosen.name, *chosen.others)
-    model = attempt(lambda: _skeleton(chosen.name, chosen.options, tensors, request))
-    if model is None:
-        return found
+        # All of them have its shapes.
+        likely = attempt(lambda: _skeleton(names[0], {}, tensors, request)[0]) if names else None
+        found = _attention_by_keys(tensors, declarations, file, attempt) | {"arch_candidates": names}
+        return found | ({} if likely is None else _facts(likely))
+    found = {"arch_candidates": (chosen.name, *chosen.others), "sources": {"arch": chosen.source}}
+    built = attempt(lambda: _skeleton(chosen.name, chosen.options, tensors, request))
+    if built is None:
+        return _merged(found, _attention_by_keys(tensors, declarations, file, attempt))
+    model, options = built
+    found |= _facts(model)
+    found["architecture"] = (chosen.options_row(options, request.img_size), *heads_rows(model))
     decided = attempt(
         lambda: choose_preprocessing(
             declarations,
@@ -186,17 +195,50 @@ def _model(
         )
     )
     if decided is not None:
-        attempt(lambda: check_size(model, decided[0]))
-        sources |= {row.setting: row.source for row in decided[1]}
+        attempt(lambda: check_size(model, decided[0], request.img_size))
+        rows = tuple(decided[1])
+        found = _merged(found, {"preprocessing": rows, "sources": {row.setting: row.source for row in rows}})
+    refusals = len(attempt.problems)
+    choice = attempt(lambda: choose_for(model, tensors, declarations, file))
+    if len(attempt.problems) > refusals:
+        # Which of them a variant has is not known.
+        tensors = {key: tensor for key, tensor in tensors.items() if not VARIANT_KEY.search(key)}
+    elif choice is None and attention_rows(model, None):
+        found = _merged(found, {"attention": OWN.value, "sources": {"attention": OWN.source}})
     if choice is None or choice.user is None:
-        attempt(lambda: _check_fit(model, tensors, choice, request, f"{file} does not fit {chosen.name}"))
-    return found | _facts(model) | {"preprocessing": () if decided is None else tuple(decided[1])}
+        attempt(lambda: _check_fit(model, tensors, choice, request, file, chosen.name))
+    return _merged(found, _attention(choice))
+
+
+def _merged(found: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return both, with the sources of both."""
+    return found | more | {"sources": found.get("sources", {}) | more.get("sources", {})}
+
+
+def _attention_by_keys(
+    tensors: Mapping[str, Tensor], declarations: Sequence[Declaration], file: str, attempt: _Attempt
+) -> dict[str, Any]:
+    """Return the attention as far as it can be told without a model."""
+    if not _has_attention(tensors):
+        return {}
+    return _attention(attempt(lambda: choose_attention(tensors, declarations, file)))
+
+
+def _attention(choice: Choice | None) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    return {
+        "attention": str(choice.spec),
+        "attention_notes": choice.alternatives,
+        "sources": {"attention": choice.source},
+    }
 
 
 def _skeleton(
-    arch: str, options: Mapping[str, OptionValue], tensors: Mapping[str, Tensor], request: Request
-) -> nn.Module:
-    return build(arch, architecture_options(arch, options, tensors, request.img_size), device=META)
+    arch: str, declared: Mapping[str, OptionValue], tensors: Mapping[str, Tensor], request: Request
+) -> tuple[nn.Module, dict[str, OptionValue]]:
+    options = architecture_options(arch, declared, tensors, request.img_size)
+    return build(arch, options, device=META), options
 
 
 def _facts(model: nn.Module) -> dict[str, Any]:
@@ -211,16 +253,19 @@ def _facts(model: nn.Module) -> dict[str, Any]:
 
 
 def _check_fit(
-    model: nn.Module, tensors: Mapping[str, Tensor], choice: Choice | None, request: Request, problem: str
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    choice: Choice | None,
+    request: Request,
+    file: str,
+    arch: str,
 ) -> None:
     """Raise what loading would raise, from names and shapes."""
     if choice is not None:
         swap_attention(model, choice.spec)
     if request.img_size is not None:
         tensors, _ = resized_positions(model, tensors)
-    wrong = misfits(model.state_dict(), tensors)
-    if wrong:
-        raise CheckpointError(f"{problem}: {wrong}")
+    check_fit(model, tensors, file, arch)
 
 
 def _has_attention(tensors: Mapping[str, Tensor]) -> bool:

@@ -7,14 +7,15 @@ DeiT and Elliptical use timm's names. DeiT-3 calls layer scale ``gamma_1``; Cros
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ..errors import CheckpointError
 
-PREFIXES = ("module.", "_orig_mod.", "backbone.", "encoder.", "model.")
+WRAPPERS = ("module.", "_orig_mod.", "model.")  # around a whole model
+PREFIXES = (*WRAPPERS, "backbone.", "encoder.")
 
 _RENAMES = (
     (re.compile(r"^(blocks\.\d+)\.gamma_([12])$"), r"\1.ls\2.gamma"),
@@ -73,7 +74,8 @@ def normalise(state: Mapping[str, Tensor], containers: Collection[str] = ()) -> 
             continue
         if name in renamed:
             raise CheckpointError(
-                f"two keys of the file mean one tensor: {renamed[name]} and {key} both become {name}"
+                f"two keys of the file mean one tensor: {renamed[name]} and {key} both become {name}; a "
+                "model that has both is loaded with --model FILE.py:FUNC"
             )
         renamed[name] = key
         tensors[name] = _per_head(name, tensor)
@@ -92,11 +94,25 @@ def timm_name(key: str) -> str:
     return name
 
 
-def strip_prefixes(key: str) -> str:
-    """Return the key without the prefixes that wrappers add, nested ones too."""
-    while key.startswith(PREFIXES):
+def strip_prefixes(key: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
+    """Return the key without ``prefixes``, nested ones too, in any order."""
+    while key.startswith(prefixes):
         key = key.partition(".")[2]
     return key
+
+
+def unwrapped(state: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+    """Give the state dict as stored, then with one more prefix taken off all keys that have it, and so on.
+
+    For models whose own names are not known: ``backbone.`` may be a wrapper's prefix or a real attribute.
+    """
+    yield state
+    while prefix := next((p for p in PREFIXES if any(key.startswith(p) for key in state)), ""):
+        shorter = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+        if len(shorter) != len(state):  # two keys became one, so it is no wrapper's
+            return
+        state = shorter
+        yield state
 
 
 def _per_head(name: str, tensor: Tensor) -> Tensor:
@@ -107,7 +123,7 @@ def _per_head(name: str, tensor: Tensor) -> Tensor:
 
 
 def _kind(state: Mapping[str, Tensor], containers: Collection[str]) -> str:
-    bare = [key.removeprefix("module.").removeprefix("_orig_mod.") for key in state]
+    bare = [strip_prefixes(key, WRAPPERS) for key in state]
     if any(key.startswith(("decode_head.", "auxiliary_head.")) or "attn.attn.in_proj" in key for key in bare):
         return MMSEG
     if any(key.startswith("decoder.") for key in bare):

@@ -108,6 +108,10 @@ def _load(path: str | Path | None, request: Request) -> Loaded:
         raise OptionError(
             "--model-option needs --model FILE.py:FUNC; timm's architectures take --arch-option"
         )
+    if path is None and request.weights != "auto":
+        raise OptionError(
+            "--weights chooses among the state dicts of a checkpoint; give --ckpt, or leave it out"
+        )
     checkpoint = None if path is None else read_checkpoint(path)
     declarations = declarations_of(request, checkpoint)
     with fixed_random_state():

@@ -15,11 +15,21 @@ from ..errors import CheckpointError, OptionError
 from ..types import OptionValue, Preprocessing
 from .architectures import Candidate, check_architecture, infer, timm_config
 from .checkpoint import Checkpoint
-from .containers import choose_container, shown
-from .declaration import FLAG, Declaration, declared_by_args, from_metadata, from_sidecar, sidecar_path
+from .containers import choose_container, kind_of, shown
+from .declaration import (
+    FLAG,
+    Declaration,
+    from_metadata,
+    from_sidecar,
+    merged_options,
+    overruled,
+    sidecar_path,
+    sources_text,
+)
 from .keys import CLASSIFIER, REASONS, Normalised, normalise
-from .preprocessing import Row, Source, from_container, from_timm, resolve_preprocessing
+from .preprocessing import MAX_SIDE, Row, Source, from_container, from_timm, resolve_preprocessing
 from .strict import check_plain
+from .training_args import declared_by_args
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,14 @@ class Request:
         size = self.img_size
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise OptionError(f"--img-size must be a whole number of pixels, at least 1; got {size!r}")
+        built = self.arch_options.get("img_size", size)
+        if size is not None and built != size:
+            raise OptionError(
+                f"--img-size {size} and --arch-option img_size={built} differ; give one of them"
+            )
+        for flag, side in (("--img-size", size), ("--arch-option img_size", built)):
+            if isinstance(side, int) and side > MAX_SIDE:
+                raise OptionError(f"{flag} must be at most {MAX_SIDE} pixels; got {side}")
         said = Source(
             FLAG,
             size=size,
@@ -70,36 +88,56 @@ class Request:
 
 @dataclass(frozen=True)
 class Weights:
-    """The state dict that is used, in timm's names and as stored; which container it is, and why."""
+    """The state dict that is used, as stored; which container it is, and why."""
 
     container: str
     source: str
-    normalised: Normalised
     stored: Mapping[str, Tensor]
     others: tuple[str, ...] = ()
+    overruled: str = ""
 
     @property
     def row(self) -> Row:
         """The line of ``--explain``."""
-        rest = f"also in the file: {', '.join(self.others)}" if self.others else ""
-        return Row("weights", shown(self.container), self.source, rest)
+        return Row("weights", shown(self.container), self.source, self.overruled)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The architecture, its declared options, where it came from, and whether anything declared it."""
+    """The architecture, its declared options, where they came from, and whether anything declared it.
+
+    Args:
+        option_sources: where each declared option came from.
+        notes: what other sources declare.
+        others: architectures of the same function, where it was inferred.
+    """
 
     name: str
     options: Mapping[str, OptionValue]
+    option_sources: Mapping[str, str]
     source: str
+    notes: tuple[str, ...] = ()
     guessed: bool = False
     others: tuple[str, ...] = ()
 
     @property
     def row(self) -> Row:
         """The line of ``--explain``."""
-        rest = f"of the same function: {', '.join(self.others)}" if self.others else ""
-        return Row("arch", self.name, self.source, rest)
+        same = f"of the same function: {', '.join(self.others)}" if self.others else ""
+        return Row("arch", self.name, self.source, "; ".join(filter(None, [*self.notes, same])))
+
+    def options_row(self, options: Mapping[str, OptionValue], asked: int | None) -> Row:
+        """Return the line of ``--explain`` for the options that the model is built with.
+
+        Args:
+            options: all of them; those that nothing declares are as the tensors have them.
+            asked: the image size that the user asks for, or None.
+        """
+        sources = {option: self.option_sources.get(option, "tensors in the file") for option in options}
+        if asked is not None and "img_size" in options:
+            sources["img_size"] = FLAG
+        text = ", ".join(f"{option}={value}" for option, value in sorted(options.items()))
+        return Row("arch options", text, sources_text(sources))
 
 
 def declarations_of(request: Request, checkpoint: Checkpoint | None) -> list[Declaration]:
@@ -126,7 +164,7 @@ def choose_weights(checkpoint: Checkpoint, declarations: Sequence[Declaration]) 
 
     Raises:
         OptionError: the file has no such container, or more than one and none is known.
-        CheckpointError: tensors without values, or two keys that become one.
+        CheckpointError: tensors without values.
     """
     names = tuple(checkpoint.containers)
     declared = next((d for d in declarations if d.weights is not None), None)
@@ -135,24 +173,32 @@ def choose_weights(checkpoint: Checkpoint, declarations: Sequence[Declaration]) 
     if declared is not None:
         source = declared.source
     else:
-        source = "raw weights by default" if others else "the only state dict in the file"
+        source = f"{kind_of(container)} by default" if others else "the only state dict in the file"
     if others:
         source += f"; the file also holds {', '.join(others)}"
     stored = checkpoint.containers[container]
     check_plain(stored, checkpoint.path.name)
-    return Weights(container, source, normalise(stored, names), stored, others)
+    said = str(declared.weights) if declared is not None else ""
+    return Weights(container, source, stored, others, overruled("weights", said, declarations))
 
 
-def refuse_other_kinds(checkpoint: Checkpoint, weights: Weights) -> None:
+def in_timms_names(checkpoint: Checkpoint, weights: Weights) -> Normalised:
+    """Return the chosen state dict in timm's names, and what kind of model it is.
+
+    Raises:
+        CheckpointError: two keys become one.
+    """
+    return normalise(weights.stored, tuple(checkpoint.containers))
+
+
+def refuse_other_kinds(checkpoint: Checkpoint, found: Normalised) -> None:
     """Refuse files that are no classifiers.
 
     Raises:
         CheckpointError: with the reason.
     """
-    if weights.normalised.kind != CLASSIFIER:
-        raise CheckpointError(
-            f"{checkpoint.path} cannot be evaluated as a classifier: {REASONS[weights.normalised.kind]}"
-        )
+    if found.kind != CLASSIFIER:
+        raise CheckpointError(f"{checkpoint.path} cannot be evaluated as a classifier: {REASONS[found.kind]}")
 
 
 def choose_architecture(
@@ -164,12 +210,12 @@ def choose_architecture(
         OptionError: no such architecture, or several fit and they differ in function or preprocessing.
         CheckpointError: none fits.
     """
-    flags = declarations[0].arch_options
     declared = next((d for d in declarations if d.arch is not None), None)
     if declared is not None:
-        # Options belong to the architecture that they were declared with; flags add to them.
-        options = {**declared.arch_options, **flags}
-        return Architecture(check_architecture(str(declared.arch), declared.source), options, declared.source)
+        name = check_architecture(str(declared.arch), declared.source)
+        options, sources, left_out = _options_for(name, declarations)
+        notes = (overruled("arch", name, declarations), *left_out)
+        return Architecture(name, options, sources, declared.source, notes)
     candidates = infer(tensors)
     if not candidates:
         raise CheckpointError(
@@ -178,7 +224,36 @@ def choose_architecture(
         )
     _refuse_ambiguity(checkpoint, candidates, declarations)
     first, *others = (candidate.name for candidate in candidates)
-    return Architecture(first, flags, "inferred from shapes", guessed=True, others=tuple(others))
+    options, sources, _ = _options_for(first, declarations)
+    return Architecture(first, options, sources, "inferred from shapes", guessed=True, others=tuple(others))
+
+
+def _options_for(
+    name: str, declarations: Sequence[Declaration]
+) -> tuple[dict[str, OptionValue], dict[str, str], list[str]]:
+    """Return the options declared for an architecture, who declared each, and what was declared for another.
+
+    Options belong to the architecture that they were declared with; those declared with none, such as
+    flags, to whichever is chosen. Earlier declarations win.
+    """
+
+    def same(arch: str | None) -> bool:
+        return arch is None or arch.partition(".")[0] == name.partition(".")[0]  # a tag names weights
+
+    fitting = [d for d in declarations if same(d.arch)]
+    options, sources = merged_options([(d.source, d.arch_options) for d in fitting])
+    left_out = [
+        f"left out, for {d.arch} ({d.source}): {', '.join(f'{k}={v}' for k, v in d.arch_options.items())}"
+        for d in declarations
+        if d.arch_options and not same(d.arch)
+    ]
+    left_out += [
+        f"{d.source}: {option}={value}"
+        for d in fitting
+        for option, value in d.arch_options.items()
+        if value != options[option]
+    ]
+    return options, sources, left_out
 
 
 def choose_preprocessing(
@@ -211,9 +286,9 @@ def choose_preprocessing(
 
 
 def released_deit(checkpoint: Checkpoint, arch: str) -> Source | None:
-    """Return DeiT's preprocessing for a released DeiT file, which holds {"model": ...} and no arguments."""
-    released = set(checkpoint.containers) == {"model"} and checkpoint.entries == ("model",)
-    return from_container("DeiT") if released and arch.startswith("deit_") else None
+    """Return DeiT's preprocessing for a file like DeiT's own: {"model": ...}, and a DeiT."""
+    released = "model" in checkpoint.containers and arch.startswith("deit_")
+    return from_container("DeiT") if released else None
 
 
 def _refuse_ambiguity(

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import OptionError, unknown
+from ..errors import CheckpointError, OptionError, unknown
 from ..types import Preprocessing
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 DEFAULT = "default"
+ARGS = "args in the file"
+MAX_SIDE = 4096  # pixels; a position for each patch of a larger image fits no machine
+LEAST_CROP_RATIO = 0.1
 DEIT_CROP_RATIO = 224 / 256  # main.py of facebookresearch/deit: --eval-crop-ratio 0.875
 
 
@@ -101,6 +104,8 @@ def check_preprocessing(
     for key, side, least in (("size", size, 1), ("resize", resize, 0)):
         if isinstance(side, bool) or not isinstance(side, int) or side < least:
             raise OptionError(f"{key} must be a whole number of pixels, at least {least}; got {side!r}")
+    if size > MAX_SIDE:
+        raise OptionError(f"size must be at most {MAX_SIDE} pixels; got {size}")
     if 0 < resize < size:
         raise OptionError(f"resize must be 0 (as it is) or at least the size {size}; got {resize}")
     if interpolation not in INTERPOLATIONS:
@@ -126,15 +131,26 @@ def from_args(args: Mapping[str, Any]) -> Source:
     """Return what training arguments say: DeiT's (``input_size``, ``eval_crop_ratio``), or timm's.
 
     Arguments of other types (timm leaves most of them None) say nothing.
+
+    Raises:
+        CheckpointError: a crop ratio that no evaluation uses.
     """
-    size, ratio = args.get("input_size"), args.get("eval_crop_ratio", args.get("crop_pct"))
+    size, key = args.get("input_size"), "eval_crop_ratio" if "eval_crop_ratio" in args else "crop_pct"
+    if isinstance(size, list | tuple) and len(size) == 3 and size[1] == size[2]:  # timm's: channels first
+        size = size[2]
+    ratio = args.get(key)
+    if isinstance(ratio, int | float) and not LEAST_CROP_RATIO < ratio <= 1:
+        raise CheckpointError(
+            f"args in the file: {key} must be above {LEAST_CROP_RATIO} and at most 1; found {ratio}; save "
+            "the file again with the ratio that the model is evaluated with"
+        )
     return Source(
-        "args in the file",
+        ARGS,
         size=size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None,
         interpolation=args.get("interpolation") if args.get("interpolation") in INTERPOLATIONS else None,
         mean=_channels(args.get("mean")),
         std=_channels(args.get("std")),
-        crop_ratio=float(ratio) if isinstance(ratio, int | float) and 0 < ratio <= 1 else None,
+        crop_ratio=float(ratio) if isinstance(ratio, int | float) else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +10,8 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, OptionError
-from .architectures import input_size, position_embeddings
+from .architectures import Positions, distilled_hint, input_size, position_embeddings
+from .preprocessing import MAX_SIDE
 
 _SHOWN = 3
 
@@ -65,6 +67,19 @@ def non_finite(tensors: Mapping[str, Tensor]) -> str:
     return ""
 
 
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], file: str, subject: str) -> None:
+    """Compare names, shapes and kinds.
+
+    Raises:
+        CheckpointError: with what does not fit.
+    """
+    expected = model.state_dict()
+    problem = misfits(expected, tensors)
+    if problem:
+        hint = distilled_hint(expected, tensors)
+        raise CheckpointError(f"{file} does not fit {subject}: {problem}{hint}")
+
+
 def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], file: str, subject: str) -> None:
     """Copy ``tensors`` into ``model``; other floating types become the model's float32.
 
@@ -73,9 +88,7 @@ def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], file: str, su
     """
     if not tensors:
         raise CheckpointError(f"{file} holds no tensors")
-    problem = misfits(model.state_dict(), tensors)
-    if problem:
-        raise CheckpointError(f"{file} does not fit {subject}: {problem}")
+    check_fit(model, tensors, file, subject)
     model.load_state_dict(dict(tensors))
     problem = non_finite(model.state_dict())
     if problem:
@@ -91,11 +104,16 @@ def resized_positions(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[
         OptionError: the image is no whole number of patches.
     """
     resized, done = dict(tensors), []
-    size = input_size(model)
-    for key, positions in position_embeddings(model).items():
-        if positions.extra < 0 or positions.rows * positions.patch not in _sides(model, size):
+    size = input_size(model) or 0
+    seen = position_embeddings(model)
+    # CrossViT scales the image for each of its branches.
+    sides = [side for side, *_ in getattr(model, "img_size_scaled", ())] or [size] * len(seen)
+    for side, (key, positions) in zip(sides, seen.items(), strict=True):
+        if positions.extra < 0 or positions.rows * positions.patch != side:
+            branch = f" (its branch {key} sees {side} pixels)" if len(seen) > 1 else ""
             raise OptionError(
-                f"--img-size {size} is not a whole number of patches of {positions.patch} pixels"
+                f"--img-size {size} is not a whole number of patches of {positions.patch} pixels{branch}; "
+                f"the nearest sizes that work: {_nearest(size, seen, tensors)}"
             )
         if key in tensors and tensors[key].ndim == 3 and tensors[key].shape[1] != positions.count:
             grid = [positions.rows, positions.columns]
@@ -105,10 +123,21 @@ def resized_positions(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[
     return resized, ", ".join(done)
 
 
-def _sides(model: nn.Module, size: int | None) -> set[int]:
-    """Return the sides of the images that the model's branches see; CrossViT's see two sizes."""
-    scaled = getattr(model, "img_size_scaled", None)
-    return {int(side[0]) for side in scaled} if scaled else {size or 0}
+def _nearest(size: int, seen: Mapping[str, Positions], tensors: Mapping[str, Tensor]) -> str:
+    """Return the closest smaller and larger image sizes that every branch cuts into whole patches."""
+    patches = [positions.patch for positions in seen.values()]
+    stored = [tensors[key].shape for key in seen if key in tensors and tensors[key].ndim == 3]
+    # The branches' scales, from the sizes that the tensors were made for. The root, rounded down, is the
+    # grid's side: class and distillation tokens are fewer than the next row and column.
+    made = [math.isqrt(shape[1]) * patch for shape, patch in zip(stored, patches, strict=False)]
+    scales = [side / made[0] for side in made] if len(made) == len(seen) and made[0] else [1.0] * len(seen)
+
+    def works(side: int) -> bool:
+        return all(int(side * scale) % patch == 0 for scale, patch in zip(scales, patches, strict=True))
+
+    below = next((side for side in range(size - 1, 0, -1) if works(side)), None)
+    above = next((side for side in range(size + 1, MAX_SIDE + 1) if works(side)), None)
+    return " and ".join(str(side) for side in (below, above) if side is not None)
 
 
 def _shape(tensor: Tensor) -> str:

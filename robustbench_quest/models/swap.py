@@ -68,20 +68,45 @@ def swap_attention(model: Model, spec: AttentionSpec) -> Model:
     return replace_attention(model, make)
 
 
+def check_replaceable(model: nn.Module) -> None:
+    """Refuse a model whose attention is not timm's plain one.
+
+    Raises:
+        OptionError: with what it is.
+    """
+    sites = attention_sites(model)
+    if not sites:
+        raise OptionError(
+            f"{type(model).__name__} has no attention that can be replaced (a module with qkv and proj, as "
+            "in timm's ViT, DeiT, DeiT-3 and CrossViT); declare none (--attention or sidecar)"
+        )
+    for path, old in sites:
+        _check_plain(path, old)
+
+
+def is_replaceable(model: nn.Module) -> bool:
+    """Return whether ``replace_attention`` can be tried."""
+    try:
+        check_replaceable(model)
+    except OptionError:
+        return False
+    return True
+
+
+def heads_text(model: nn.Module) -> str:
+    """Return the number of heads, as "3", or "2, 4" where layers differ; "" for a model without attention."""
+    counts = {getattr(module, "num_heads", None) for _, module in attention_sites(model)} - {None}
+    return ", ".join(str(count) for count in sorted(counts))  # type: ignore[type-var]
+
+
 def replace_attention(model: Model, make: Make) -> Model:
     """Replace every attention by ``make(old, index, count)``, copying tensors whose names and shapes agree.
 
     Raises:
         OptionError: as in ``swap_attention``.
     """
+    check_replaceable(model)
     sites = attention_sites(model)
-    if not sites:
-        raise OptionError(
-            f"{type(model).__name__} has no attention that can be replaced (a module with qkv and proj, as "
-            "in timm's ViT, DeiT, DeiT-3 and CrossViT); leave --attention out"
-        )
-    for path, old in sites:
-        _check_plain(path, old)
     # All are made before the first is put in place, so that a refusal leaves the model whole.
     made = [_take_over(path, old, make(old, i, len(sites))) for i, (path, old) in enumerate(sites)]
     for (path, _), new in zip(sites, made, strict=True):
@@ -113,7 +138,7 @@ def _check_plain(path: str, old: nn.Module) -> None:
         kind = f"{type(old).__module__}.{type(old).__qualname__}"
         raise OptionError(
             f"{path} is a {kind}, which is not timm's plain attention: it may have position rules, windows "
-            "or gates that another attention would drop; leave --attention out"
+            "or gates that another attention would drop; declare none (--attention or sidecar)"
         )
 
 

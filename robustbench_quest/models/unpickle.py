@@ -8,10 +8,12 @@ allowed, the scalars through functions of our own that make numbers and nothing 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pickle
 import pickletools
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -24,6 +26,10 @@ from ..errors import CheckpointError
 
 NEWEST_PROTOCOL = 3  # of pickle, that torch's reader without code understands
 NUMBER_KINDS = "biuf"  # numpy's codes for bool, signed, unsigned and floating
+
+
+class _Refused(pickle.UnpicklingError):
+    """What our stand-ins for numpy's functions do not make."""
 
 
 def read_pickle(path: Path, *, zipped: bool) -> object:
@@ -39,11 +45,18 @@ def read_pickle(path: Path, *, zipped: bool) -> object:
     if zipped:
         _check_archive(path)
     try:
-        with torch.serialization.safe_globals(_allowed()), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # about old protocols and sparse tensors, which are refused by name
-            return torch.load(path, map_location=HOST, weights_only=True, mmap=zipped or None)
+        with (
+            contextlib.ExitStack() as stack,
+            torch.serialization.safe_globals(_allowed()),
+            warnings.catch_warnings(),
+        ):
+            # About old protocols and sparse tensors, which are refused by name.
+            warnings.simplefilter("ignore")
+            if path.suffix != ".safetensors":
+                return torch.load(path, map_location=HOST, weights_only=True, mmap=zipped or None)
+            # By that name torch would choose another reader; an open file has none, and cannot be mapped.
+            file = stack.enter_context(path.open("rb"))
+            return torch.load(file, map_location=HOST, weights_only=True)
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise CheckpointError(_diagnosis(path, zipped, error)) from error
 
@@ -65,24 +78,39 @@ def _number_type(code: str, *_: object) -> np.dtype[Any]:
     """Stand in for ``numpy.dtype``: dtypes of single numbers only."""
     dtype = np.dtype(code)
     if dtype.kind not in NUMBER_KINDS:
-        raise pickle.UnpicklingError(f"numpy dtype {code!r} is not a number's")
+        raise _Refused(f"numpy dtype {code!r} is not a number's")
     return dtype
 
 
 def _number(dtype: np.dtype[Any], data: bytes) -> Any:
     """Stand in for numpy's ``scalar``, which for some dtypes returns any object it is given."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in NUMBER_KINDS or not isinstance(data, bytes):
-        raise pickle.UnpicklingError("a numpy scalar in the file is not a number")
+        raise _Refused("a numpy scalar in the file is not a number")
     return np.frombuffer(data, dtype, count=1)[0]
 
 
 def _check_archive(path: Path) -> None:
+    """Refuse archives that torch.save did not write, and those whose bytes have changed since.
+
+    torch checks no checksum: a flipped bit in a tensor would change the numbers and nothing else. Files saved
+    with ``torch.serialization.set_crc32_options(False)`` hold zeros in place of checksums.
+    """
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
             f"{path} is truncated: it begins as a zip archive and its end is missing; copy it again"
         )
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            damaged = _damaged_member(archive)
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or truncated: {' '.join(str(error).split())[:120]}; copy it again"
+        ) from error
+    if damaged:
+        raise CheckpointError(
+            f"{path} is damaged: the checksum of its member {damaged!r} is wrong; copy it again"
+        )
     if any(name.endswith("/constants.pkl") for name in names):
         raise CheckpointError(
             f"{path} is a TorchScript program, which is code; save the state dict of the Python model instead"
@@ -92,6 +120,20 @@ def _check_archive(path: Path) -> None:
         raise CheckpointError(
             f"{path} is {kind}, not a file of torch.save; expected .pt, .pth or .safetensors"
         )
+
+
+def _damaged_member(archive: zipfile.ZipFile) -> str:
+    """Return the first member with a checksum that is not that of its bytes, or ""."""
+    for member in archive.infolist():
+        if not member.CRC:
+            continue
+        try:
+            with archive.open(member) as stream:
+                while stream.read(1 << 22):
+                    pass
+        except (zipfile.BadZipFile, zlib.error, EOFError):
+            return member.filename
+    return ""
 
 
 def _diagnosis(path: Path, zipped: bool, error: Exception) -> str:
@@ -106,7 +148,8 @@ def _diagnosis(path: Path, zipped: bool, error: Exception) -> str:
             )
         return (
             f"{path} asks for {foreign[0]} while it is read; nothing was run. Only tensors, plain values, "
-            "argparse.Namespace and numpy numbers are read: save the state dict alone"
+            "argparse.Namespace and numpy numbers are read: save the state dict alone, and declare the "
+            "variant in a sidecar"
         )
     if scan.protocol > NEWEST_PROTOCOL:
         return (
@@ -116,6 +159,8 @@ def _diagnosis(path: Path, zipped: bool, error: Exception) -> str:
     # torch puts advice about weights_only around the cause.
     cause = error.__context__ if isinstance(error, pickle.UnpicklingError) and error.__context__ else error
     first = " ".join(str(cause).split())[:120] or type(cause).__name__
+    if isinstance(cause, _Refused):
+        return f"{path} is refused: {first}; nothing was run. Save the state dict alone"
     return f"{path} is damaged or truncated: {first}; copy it again"
 
 

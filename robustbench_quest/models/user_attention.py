@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import OptionError
 from ..types import AttentionSpec, OptionValue
 from .swap import attention_sites, replace_attention
-from .user_code import call, fixed_random_state, load_object, short_name, takes
+from .user_code import call, fixed_random_state, load_object, refuse_hollow, said, short_name, takes
 
 _IF_TAKEN = ("head_dim", "proj_bias", "layer", "num_layers")  # given to constructors that take them
 _BLOCK_ARGUMENTS = {"attn_mask": None, "is_causal": False}  # what timm's blocks hand to their attention
@@ -85,6 +85,7 @@ def _construct(attention: UserAttention, old: nn.Module, index: int, count: int)
         raise OptionError(
             f"--attention {attention.text} must be a torch.nn.Module; it gave {type(module).__name__}"
         )
+    refuse_hollow(module, f"--attention {attention.text}")
     return _callable_by_blocks(module)
 
 
@@ -130,8 +131,8 @@ def _try(model: nn.Module, text: str, paths: list[str], size: int) -> None:
     try:
         with torch.no_grad():
             model(black)
-    except Exception as error:  # a user's code can raise anything
-        problems.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+    except (Exception, SystemExit) as error:  # a user's code can raise anything
+        problems.append(said(error))
     finally:
         for handle in handles:
             handle.remove()

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..errors import OptionError
 from ..types import OptionValue
-from .fingerprint import file_sha256
+from .fingerprint import file_sha256, source_sha256
 
 
 def split_target(text: str) -> tuple[str, str] | None:
@@ -39,7 +40,7 @@ def short_name(text: str) -> str:
 
 
 def load_object(text: str, flag: str) -> tuple[Callable[..., Any], str]:
-    """Import what ``text`` names and return it with the sha256 of its file.
+    """Import what ``text`` names and return it with the sha256 of the file that defines it.
 
     Args:
         text: "FILE.py:NAME" or "package.module:NAME".
@@ -65,7 +66,9 @@ def load_object(text: str, flag: str) -> tuple[Callable[..., Any], str]:
     if not callable(found):
         raise OptionError(f"{flag}: {text} is a {type(found).__name__}, expected a class or function")
     file = getattr(module, "__file__", None)
-    return found, file_sha256(Path(file)) if file and Path(file).is_file() else ""
+    # What has no source of its own, such as a functools.partial, counts as the module's.
+    own = file_sha256(Path(file)) if file and Path(file).is_file() else ""
+    return found, source_sha256(found) or own
 
 
 def build_user_model(text: str, options: Mapping[str, OptionValue]) -> tuple[nn.Module, str]:
@@ -79,7 +82,21 @@ def build_user_model(text: str, options: Mapping[str, OptionValue]) -> tuple[nn.
         model = call(factory, text, "--model", options)
     if not isinstance(model, nn.Module):
         raise OptionError(f"--model {text} must return a torch.nn.Module; it returned {type(model).__name__}")
+    refuse_hollow(model, f"--model {text}")
     return model.eval(), source_hash
+
+
+def refuse_hollow(module: nn.Module, subject: str) -> None:
+    """Refuse parameters and buffers that have no values yet.
+
+    Raises:
+        OptionError: with the name of the first.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        lazy = is_lazy(tensor)
+        if lazy or tensor.is_meta:
+            kind = "is not initialised (a Lazy module)" if lazy else "is on the meta device"
+            raise OptionError(f"{subject}: {name} {kind}, expected values; build the module in full")
 
 
 def call(function: Callable[..., Any], text: str, flag: str, options: Mapping[str, Any]) -> Any:
@@ -98,9 +115,13 @@ def call(function: Callable[..., Any], text: str, flag: str, options: Mapping[st
         pass
     try:
         return function(**options)
-    except Exception as error:  # a user's code can raise anything
-        reason = " ".join(str(error).split())[:160]
-        raise OptionError(f"{flag}: {text}({given}) failed: {type(error).__name__}: {reason}") from error
+    except (Exception, SystemExit) as error:  # a user's code can raise anything
+        raise OptionError(f"{flag}: {text}({given}) failed: {said(error)}") from error
+
+
+def said(error: BaseException) -> str:
+    """Return an error's class and the beginning of its message, as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 def takes(function: Callable[..., Any], parameter: str) -> bool:
@@ -151,8 +172,7 @@ def _module_of_file(path: Path, flag: str) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, Exception | SystemExit):
             raise
-        reason = " ".join(str(error).split())[:160]
-        raise OptionError(f"{flag}: {path} fails to import: {type(error).__name__}: {reason}") from error
+        raise OptionError(f"{flag}: {path} fails to import: {said(error)}") from error
     finally:
         sys.path.remove(folder)
     return module
@@ -165,6 +185,5 @@ def _module_by_name(name: str, flag: str) -> ModuleType:
         raise OptionError(
             f"{flag}: no module {error.name!r}; give FILE.py:NAME or an installed package's module"
         ) from error
-    except Exception as error:  # a user's code can raise anything
-        reason = " ".join(str(error).split())[:160]
-        raise OptionError(f"{flag}: {name} fails to import: {type(error).__name__}: {reason}") from error
+    except (Exception, SystemExit) as error:  # a user's code can raise anything
+        raise OptionError(f"{flag}: {name} fails to import: {said(error)}") from error

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -14,7 +14,7 @@ from ..errors import OptionError, unknown
 from ..registry import ATTENTION
 from ..types import AttentionSpec, OptionValue
 from .attention import Edit, HeadScale
-from .elliptical import Metric, PreviousValues, layers_text, parse_layers, uses_metric
+from .elliptical import Metric, PreviousValues, canonical_layers, uses_metric
 from .norms import DimensionScale, L2Norm, LayerNorm, RMSNorm
 
 NORM_EPS = 1e-6  # timm's LayerNorm in vision transformers
@@ -165,4 +165,13 @@ def _checked(
         if not 0 < number < float("inf"):
             raise OptionError(f"attention {name}: {option}={value} is not a positive number ({allowed})")
         return number
-    return layers_text(parse_layers(str(value)))
+    return canonical_layers(str(value))
+
+
+def for_layers(spec: AttentionSpec, count: int) -> AttentionSpec:
+    """Return ``spec`` as it is for a model of ``count`` attention layers: one form for one set of layers."""
+    options = tuple(
+        (option, canonical_layers(str(value), count) if option == "layers" else value)
+        for option, value in spec.options
+    )
+    return replace(spec, options=options) if spec.name in VARIANTS else spec

@@ -8,7 +8,7 @@ from typing import Any
 from ..budget import format_eps
 from ..metrics import accuracy, accuracy5, clean_accuracy, nll
 from ..records import Records
-from ..trust import Flag, flags
+from ..trust import Flag, flags, mixed_environment
 from ..types import Cell, Threat
 
 
@@ -66,8 +66,18 @@ def threat_title(threat: Threat) -> str:
     return f"{threat.name.upper()} {norm} {format_eps(threat.eps, norm)}"
 
 
-def result(cell: Cell, records: Records | None, settings: str, error: str = "") -> Result:
-    """Return the row of a cell; ``records`` None is a cell that failed for the reason ``error``."""
+def result(
+    cell: Cell, records: Records | None, settings: str, error: str = "", environments: int = 1
+) -> Result:
+    """Return the row of a cell; ``records`` None is a cell that failed for the reason ``error``.
+
+    Args:
+        cell: what was evaluated.
+        records: its records.
+        settings: the threat with all its settings, as text.
+        error: why there are no records.
+        environments: in how many environments the cell's blocks were computed.
+    """
     top5 = None if records is None else accuracy5(records)
     attention = cell.model.attention
     eps = cell.threat.eps
@@ -90,7 +100,12 @@ def result(cell: Cell, records: Records | None, settings: str, error: str = "") 
         top5=None if top5 is None else 100 * top5,
         nll=None if records is None else nll(records),
         clean_top1=None if records is None else 100 * clean_accuracy(records),
-        flags=() if records is None else tuple(flags(records, cell.model.num_classes, cell.model.guessed)),
+        flags=() if records is None else tuple(_flags(cell, records, environments)),
         cell_id=cell.id,
         error=error,
     )
+
+
+def _flags(cell: Cell, records: Records, environments: int) -> list[Flag]:
+    found = flags(records, cell.model.num_classes, cell.model.guessed)
+    return [*found, mixed_environment(environments)] if environments > 1 else found

@@ -34,6 +34,47 @@ def test_a_state_dict_under_another_name_is_found(save_pt: Save) -> None:
     assert list(read_checkpoint(save_pt(content)).containers) == ["generator"]
 
 
+@pytest.mark.parametrize("name", ["model", "state_dict", "model_ema", "teacher"])
+@pytest.mark.parametrize("extra", [{"extra_state": 3}, {"extra_state": {"scale": ONE}}])
+def test_a_model_of_more_than_tensors_is_refused_not_skipped(save_pt: Save, name: str, extra: object) -> None:
+    assert isinstance(extra, dict)
+    content = {name: {"head.weight": ONE, **extra}, "ema": {"head.weight": ONE}}
+    with pytest.raises(
+        CheckpointError, match=rf"{name}\['extra_state'\] is a (int|dict), expected a state dict"
+    ):
+        read_checkpoint(save_pt(content))
+
+
+def test_a_model_of_nested_state_dicts_is_refused_not_skipped(save_pt: Save) -> None:
+    content = {"model": {"encoder": {"head.weight": ONE}}, "model_ema": {"head.weight": ONE}}
+    with pytest.raises(CheckpointError, match=r"model\['encoder'\] is a dict"):
+        read_checkpoint(save_pt(content))
+
+
+def test_settings_under_a_models_name_are_no_state_dict(save_pt: Save) -> None:
+    content = {"model": {"depth": 12}, "network": None, "state_dict": {"head.weight": ONE}}
+    assert list(read_checkpoint(save_pt(content)).containers) == ["state_dict"]
+
+
+def test_tensors_at_the_top_beside_another_state_dict_are_the_raw_weights(save_pt: Save) -> None:
+    raw, ema = tiny(), tiny()
+    with torch.no_grad():
+        ema.get_parameter("head.bias").add_(1)
+    path = save_pt({**raw.state_dict(), "ema": ema.state_dict(), "rbq": facts()})
+    assert list(read_checkpoint(path).containers) == ["", "ema"]
+    loaded = load_model(path)
+    assert torch.equal(loaded.module.state_dict()["head.bias"], raw.state_dict()["head.bias"])
+    assert dict(loaded.spec.sources)["weights"] == "raw weights by default; the file also holds ema"
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [(("teacher", "student"), "the teacher by"), (("ema", "odd"), "the moving average by")]
+)
+def test_weights_are_called_what_they_are(save_pt: Save, names: tuple[str, ...], said: str) -> None:
+    path = save_pt({name: tiny().state_dict() for name in names} | {"rbq": facts()})
+    assert str(dict(load_model(path).spec.sources)["weights"]).startswith(said)
+
+
 @pytest.mark.parametrize(
     ("names", "weights", "chosen"),
     [
@@ -133,6 +174,9 @@ def test_two_keys_that_become_one_are_an_error() -> None:
         (("head.weight", "blocks.0.norm1.weight"), ("model",), CLASSIFIER),
         (("encoder.norm.weight", "encoder.head.weight", "decoder.cls_emb"), ("model",), SEGMENTER),
         (("module.encoder.norm.weight", "module.decoder.head.weight"), ("model",), SEGMENTER),
+        (("_orig_mod.module.encoder.norm.weight", "_orig_mod.module.decoder.cls_emb"), ("model",), SEGMENTER),
+        (("module._orig_mod.model.decoder.cls_emb",), ("model",), SEGMENTER),
+        (("_orig_mod.module.decode_head.conv_seg.weight",), ("state_dict",), MMSEG),
         (("backbone.ln1.weight", "decode_head.conv_seg.weight"), ("state_dict",), MMSEG),
         (("backbone.layers.0.attn.attn.in_proj_weight",), ("state_dict",), MMSEG),
         (

@@ -10,9 +10,10 @@ import yaml
 from checkpoints import PREPROCESSING, Save, deit_args, facts, hollow, named, tiny
 
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.declaration import declared_by_args, from_sidecar, sidecar_path
+from robustbench_quest.models.declaration import from_sidecar, sidecar_path
 from robustbench_quest.models.load import explain, load_model
 from robustbench_quest.models.preprocessing import Source, resolve_preprocessing
+from robustbench_quest.models.training_args import declared_by_args
 from robustbench_quest.models.variants import resolve
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
@@ -212,7 +213,7 @@ def test_ellipticals_container_loads_without_flags(save_pt: Save) -> None:
     content = {"model": hollow(named("deit_tiny_patch16_224")), "epoch": 1, "args": args}
     spec = load_model(save_pt(content)).spec
     assert spec.arch == "deit_tiny_patch16_224"
-    assert spec.attention == resolve("elliptical", {"layers": "1,2,3,4,5,6,7,8,9,10,11"})
+    assert spec.attention == resolve("elliptical", {"layers": "1-"})
     assert dict(spec.sources)["attention"] == "args in the file"
     assert dict(spec.sources)["mean"] == "container: Elliptical"
     assert (spec.preprocessing.size, spec.preprocessing.resize) == (224, 256)
@@ -310,3 +311,34 @@ def test_flags_with_bad_values(save_safetensors: Save, flags: dict[str, Any], me
     path = save_safetensors(tiny().state_dict(), facts(preprocessing=PREPROCESSING))
     with pytest.raises(OptionError, match=message):
         load_model(path, **flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("attention: quest\nattention: qnorm", "the key 'attention' is there twice"),
+        ("preprocessing: {size: 224, 'size': 225}", "the key 'size' is there twice"),
+        ('name: "a\\nb"', "name must be one line of printable text; got 'a\\nb'"),
+        ('name: "a\\x1b[31m"', "name must be one line of printable text"),
+        ('dataset: "a\\tb"', "dataset must be one line of printable text"),
+    ],
+)
+def test_a_sidecar_that_could_mislead_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path / "vit.yaml", text)
+    with pytest.raises(CheckpointError) as caught:
+        from_sidecar(path)
+    assert message in str(caught.value).replace("\\n", "\n").replace("\n", "\\n")
+    assert "\n" not in str(caught.value)
+
+
+def test_merge_keys_of_yaml_are_no_repetition(tmp_path: Path) -> None:
+    text = "arch_options: &base {depth: 1}\npreprocessing: {size: 16}\n"
+    assert from_sidecar(write(tmp_path / "a.yaml", text)).arch_options == {"depth": 1}
+    text = "arch_options: {<<: {depth: 1, embed_dim: 24}, depth: 2}"
+    assert from_sidecar(write(tmp_path / "b.yaml", text)).arch_options == {"depth": 2, "embed_dim": 24}
+
+
+def test_a_sidecar_that_is_a_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "vit.pt.yaml").mkdir()
+    with pytest.raises(CheckpointError, match=r"vit\.pt\.yaml is no file, expected the sidecar of vit\.pt"):
+        sidecar_path(tmp_path / "vit.pt")

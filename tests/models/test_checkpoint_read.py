@@ -56,6 +56,11 @@ def test_both_formats_of_torch_save_are_read(save_pt: Save, zipped: bool, protoc
     assert read_checkpoint(path).format == ("torch.save (zip)" if zipped else "torch.save (legacy)")
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torch_files_are_read_under_the_name_of_safetensors(save_pt: Save, zipped: bool) -> None:
+    equal_state(save_pt(STATE, name="vit.safetensors", _use_new_zipfile_serialization=zipped))
+
+
 @pytest.mark.parametrize("protocol", [4, 5])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_newer_pickle_protocols_are_named(save_pt: Save, zipped: bool, protocol: int) -> None:
@@ -140,7 +145,9 @@ def test_a_numpy_scalar_cannot_smuggle_an_object(save_pt: Save) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return np.float64(1.0).__reduce__()[0], (np.dtype("O"), b"abc")
 
-    assert "numpy dtype 'O8' is not a number's" in message(save_pt({"model": STATE, "best": Smuggled()}))
+    text = message(save_pt({"model": STATE, "best": Smuggled()}))
+    assert "is refused: numpy dtype 'O8' is not a number's; nothing was run" in text
+    assert "damaged" not in text
 
 
 def test_a_whole_model_is_named_and_its_state_dict_asked_for(save_pt: Save) -> None:
@@ -153,7 +160,39 @@ def test_a_whole_model_is_named_and_its_state_dict_asked_for(save_pt: Save) -> N
 
 
 def test_an_unknown_class_is_named(save_pt: Save) -> None:
-    assert "asks for pathlib" in message(save_pt({"model": STATE, "where": Path("x")}))
+    text = message(save_pt({"model": STATE, "where": Path("x")}))
+    assert "asks for pathlib" in text
+    assert "and declare the variant in a sidecar" in text
+
+
+@pytest.mark.parametrize("member", ["data/1", "data.pkl"])
+def test_a_member_with_a_wrong_checksum_is_damage(save_pt: Save, member: str) -> None:
+    state = {"a.weight": torch.full((64,), 1.5), "b.weight": torch.full((64,), 2.5)}
+    path = save_pt(state)
+    content = bytearray(path.read_bytes())
+    pattern = torch.full((64,), 2.5).numpy().tobytes() if member == "data/1" else b"b.weight"
+    content[content.index(pattern)] ^= 1
+    path.write_bytes(content)
+    assert f"the checksum of its member 'vit/{member}' is wrong" in message(path)
+
+
+def test_a_file_saved_without_checksums_is_read(save_pt: Save) -> None:
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = save_pt(STATE)
+    finally:
+        torch.serialization.set_crc32_options(before)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is not None  # its checksums are indeed wrong
+    equal_state(path)
+
+
+def test_a_damaged_directory_of_an_archive_is_damage(save_pt: Save) -> None:
+    path = save_pt(STATE)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"PK\x01\x02", b"PK\x09\x02"))
+    assert "is damaged or truncated" in message(path)
 
 
 @pytest.mark.parametrize("kept", [0.02, 0.3, 0.6, 0.95, 0.999])
@@ -193,6 +232,10 @@ FILES = {
     "gzip": (b"\x1f\x8b\x08\0" + b"\0" * 50, "gzip"),
     "tar": (b"weights".ljust(257, b"\0") + b"ustar" + b"\0" * 300, "tar archive"),
     "page as safetensors": (b"<html>not found</html>", "HTML page"),
+    "page with a byte order mark": (b"\xef\xbb\xbf<html>", "HTML page"),
+    "old pickle of a dict": (pickle.dumps({"a": 1}, protocol=0), "pickle of protocol 0"),
+    "old pickle of a list": (pickle.dumps([1], protocol=0), "pickle of protocol 0"),
+    "old pickle of a function": (pickle.dumps(os.system, protocol=0), "pickle of protocol 0"),
 }
 
 
@@ -226,6 +269,16 @@ def test_a_directory_lists_what_is_in_it(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert "no such checkpoint" in message(tmp_path / "none.pt")
+
+
+def test_an_empty_path_is_named() -> None:
+    with pytest.raises(CheckpointError, match="path of the checkpoint is empty"):
+        read_checkpoint("")
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "vit.pt")
+    assert "is a device, pipe or socket" in message(tmp_path / "vit.pt")
 
 
 def test_an_unreadable_path_is_an_error_of_one_line(tmp_path: Path) -> None:
@@ -271,9 +324,11 @@ def test_metadata_that_is_not_a_mapping_is_an_error(save_safetensors: Save, tmp_
 
     path = tmp_path / "vit.safetensors"
     save_file(STATE, path, metadata={"rbq": "not json"})
-    assert "not JSON" in message(path)
+    assert "not usable JSON" in message(path)
     save_file(STATE, path, metadata={"rbq": "[1]"})
     assert "must be a mapping; got list" in message(path)
+    save_file(STATE, path, metadata={"rbq": '{"arch": "a", "arch": "b"}'})
+    assert "the key 'arch' is there twice" in message(path)
 
 
 def test_metadata_in_a_file_of_torch_save(save_pt: Save) -> None:

@@ -14,7 +14,7 @@ from checkpoints import Save, deit_args, facts, hollow, random_states, tiny
 from rich.console import Console
 from torch import nn
 
-from robustbench_quest.cli.inspect import print_inspection
+from robustbench_quest.cli.inspection import print_inspection
 from robustbench_quest.errors import CheckpointError
 from robustbench_quest.models.inspection import Inspection, inspect_checkpoint
 from robustbench_quest.models.load import load_model
@@ -168,6 +168,53 @@ def test_a_segmentation_model_is_described_and_refused(save_pt: Save) -> None:
     found = inspect_checkpoint(save_pt({"model": {"encoder.norm.weight": ONE, "decoder.head.weight": ONE}}))
     assert found.kind == "Segmenter"
     assert "segmentation decoder" in found.problems[0]
+    with torch.device("meta"):
+        model = timm.create_model("deit_tiny_distilled_patch16_224")
+    encoder = {f"encoder.{key}": tensor for key, tensor in hollow(model).items()}
+    found = inspect_checkpoint(save_pt({"model": {**encoder, "decoder.blocks.0.attn.qkv.weight": ONE}}))
+    assert found.arch_candidates == ("deit_tiny_distilled_patch16_224",)
+
+
+@pytest.mark.parametrize("arch", [None, "deit_tiny_patch16_224"])
+def test_a_backbone_without_a_head_is_described(save_pt: Save, arch: str | None) -> None:
+    with torch.device("meta"):
+        model = timm.create_model("deit_tiny_patch16_224", num_classes=0)
+    found = inspect_checkpoint(save_pt(hollow(model)), arch=arch, attention="standard")
+    assert found.tensors == len(model.state_dict())
+    assert found.arch_candidates[-1] == "deit_tiny_patch16_224"
+    assert any("no classifier head" in problem for problem in found.problems)
+    assert found.attention == "standard"
+    assert found.problems[-1] in printed(found)
+
+
+@pytest.mark.parametrize("attention", ["standard", "qknorm-ds"])
+def test_a_misfit_is_said_even_where_the_attention_is_not_known(
+    save_safetensors: Save, attention: str
+) -> None:
+    state = tiny(attention).state_dict()
+    del state["norm.bias"]
+    bare = {key: value for key, value in facts().items() if key != "attention"}
+    attention_problem, misfit = inspect_checkpoint(save_safetensors(state, bare)).problems
+    assert "attention" in attention_problem
+    assert misfit.endswith("does not fit vision_transformer: 1 missing (norm.bias (24,))")
+
+
+def test_keys_that_collide_are_said_with_what_is_known(save_pt: Save) -> None:
+    found = inspect_checkpoint(save_pt({"encoder.weight": ONE, "backbone.weight": ONE}))
+    assert (found.weights, found.tensors) == ("the file itself", 2)
+    assert "encoder.weight and backbone.weight both become weight" in found.problems[0]
+
+
+def test_an_attention_that_stays_is_called_own(save_pt: Save) -> None:
+    with torch.device("meta"):
+        model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=3)
+    path, arch = save_pt(hollow(model)), "swin_tiny_patch4_window7_224"
+    found = inspect_checkpoint(path, arch=arch)
+    assert (found.attention, found.problems) == ("own", ())
+    found = inspect_checkpoint(path, arch=arch, attention="quest")
+    assert found.attention is None
+    assert len(found.problems) == 1
+    assert "not timm's plain attention" in found.problems[0]
 
 
 def test_something_else_entirely_is_described(save_pt: Save) -> None:
@@ -199,6 +246,7 @@ def test_random_states_are_left_as_they_were(save_pt: Save) -> None:
         ("architecture", "vision_transformer  (metadata in the file)"),
         ("attention by keys", ", ".join(FIVE)),
         ("attention", "elliptical(estimator=mean,gradient=adaptive,layers=1-)  (metadata in the file)"),
+        ("heads", "3  (the model as built)"),
         ("classes", "5"),
         ("image size", "16"),
         ("positions", "pos_embed: 2x2 patches and 1 extra"),

@@ -102,6 +102,16 @@ def test_twins_of_different_preprocessing_are_refused(save_pt: Save) -> None:
     assert spec.guessed == ("arch",)
 
 
+def test_twins_of_another_image_size_are_refused_too(save_pt: Save) -> None:
+    with torch.device("meta"):
+        model = timm.create_model("deit_tiny_patch16_224", img_size=384)
+    path = save_pt(hollow(model))
+    with pytest.raises(
+        OptionError, match=r"vit_tiny_patch16_384, deit_tiny_patch16_224.*say which with --arch"
+    ):
+        load_model(path, attention="standard")
+
+
 def test_twins_of_different_function_are_refused(save_pt: Save) -> None:
     with torch.device("meta"):
         model = timm.create_model("vit_base_patch32_clip_224", num_classes=2)
@@ -115,7 +125,11 @@ def test_the_image_size_of_the_tensors_chooses_among_architectures() -> None:
     with torch.device("meta"):
         state = timm.create_model("vit_tiny_patch16_384").state_dict()
         odd = timm.create_model("vit_tiny_patch16_384", img_size=160).state_dict()
-    assert [candidate.name for candidate in infer(state)] == ["vit_tiny_patch16_384"]
+    assert [candidate.name for candidate in infer(state)] == [
+        "vit_tiny_patch16_384",
+        "deit_tiny_patch16_224",
+    ]
+    assert len({candidate.function for candidate in infer(state)}) == 1
     assert len(infer(odd)) == 3
 
 
@@ -145,7 +159,7 @@ def test_an_architecture_without_qk_norm_is_inferred_for_a_variant_with_it(save_
     state = hollow(model)
     for index in range(12):
         state[f"blocks.{index}.attn.logit_scale.weight"] = torch.full((3,), 2.0)
-    spec = load_model(save_pt(state)).spec
+    spec = load_model(save_pt(state), attention_options={"param": "log"}).spec
     assert spec.arch == "deit_tiny_distilled_patch16_224"
     assert spec.attention is not None
     assert spec.attention.name == "qknorm-hs"
@@ -202,9 +216,7 @@ def test_positions_are_resized_when_asked_and_it_is_said(save_pt: Save, arch: st
     by_hand = F.interpolate(grid, size=(4, 4), mode="bicubic", antialias=True).flatten(2).transpose(1, 2)
     torch.testing.assert_close(found, torch.cat([state["pos_embed"][:, :extra], by_hand], 1))
     sources = dict(loaded.spec.sources)
-    assert sources["position embeddings"] == (
-        "resized because of --img-size: pos_embed from 196 to 4x4 patches"
-    )
+    assert sources["position embeddings"] == ("because of --img-size: pos_embed from 196 to 4x4 patches")
     assert loaded.preprocessing.size == 64
     assert loaded(image(64)).shape == (2, 1000)
     same = load_model(save_pt(state), img_size=224, **options)
@@ -220,8 +232,25 @@ def test_crossvits_positions_are_resized_in_both_branches(save_pt: Save) -> None
     text = str(dict(loaded.spec.sources)["position embeddings"])
     assert "pos_embed_0 from 400 to 40x40" in text
     assert "pos_embed_1 from 196 to 28x28" in text
-    with pytest.raises(OptionError, match="--img-size 250 is not a whole number of patches"):
+    with pytest.raises(OptionError, match="--img-size 250 is not a whole number of patches of 12 pixels"):
         load_model(path, img_size=250, **options)
+    with pytest.raises(OptionError) as caught:
+        load_model(path, img_size=252, **options)
+    assert str(caught.value) == (
+        "--img-size 252 is not a whole number of patches of 16 pixels (its branch pos_embed_1 sees 235 "
+        "pixels); the nearest sizes that work: 240 and 360"
+    )
+    assert load_model(path, img_size=360, **options)(image(360, 1)).shape == (1, 3)
+
+
+def test_the_nearest_sizes_of_one_branch(save_safetensors: Save) -> None:
+    path = save_safetensors(tiny().state_dict(), facts())
+    with pytest.raises(
+        OptionError, match=r"20 is not .* of 8 pixels; the nearest sizes that work: 16 and 24$"
+    ):
+        load_model(path, img_size=20)
+    with pytest.raises(OptionError, match=r"the nearest sizes that work: 8$"):
+        load_model(path, img_size=5)
 
 
 def test_preprocessing_of_another_size_is_refused_without_img_size(save_safetensors: Save) -> None:

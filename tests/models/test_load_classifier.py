@@ -115,11 +115,59 @@ def test_an_output_that_stops_being_logits_is_an_error() -> None:
         model(image(4))
 
 
+def test_another_number_of_logits_is_an_error() -> None:
+    module = Returns(torch.ones(1, 5))
+    model = Classifier(module, size=4)
+    module.value = torch.ones(2, 6)
+    with pytest.raises(
+        QuestError, match=r"logits \(N, 5\); it returned float32 of shape \(2, 6\) for 2 images"
+    ):
+        model(image(4))
+
+
+def test_a_wrong_number_of_classes_is_an_error() -> None:
+    module = Returns(torch.ones(1, 5))
+    module.num_classes = 1000  # type: ignore[assignment]
+    with pytest.raises(QuestError, match="declares num_classes 1000 and returns 5 logits"):
+        Classifier(module, size=4)
+
+
+@pytest.mark.parametrize("declared", [[5], None, "5"])
+def test_a_number_of_classes_that_is_no_number_says_nothing(declared: Any) -> None:
+    module = Returns(torch.ones(1, 5))
+    module.num_classes = declared
+    assert Classifier(module, size=4).num_classes == 5
+
+
+class Exits(Sums):
+    """Ends the process from the second call on, or interrupts."""
+
+    error: BaseException | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.error is not None:
+            raise self.error
+        return super().forward(x)
+
+
+def test_a_module_cannot_end_the_process_but_a_user_can() -> None:
+    module = Exits()
+    model = Classifier(module, size=4)
+    module.error = SystemExit(0)
+    with pytest.raises(QuestError, match="Exits failed: SystemExit: 0"):
+        model(image(4))
+    with pytest.raises(QuestError, match="Exits cannot take one 4x4 float32 image: SystemExit: 0"):
+        Classifier(module, size=4)
+    module.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        model(image(4))
+
+
 def test_a_size_that_the_module_cannot_take_is_an_error() -> None:
     module = tiny()
     del module.num_classes
     with pytest.raises(
-        QuestError, match=r"VisionTransformer cannot take one 24x24 image: .*; check the size"
+        QuestError, match=r"VisionTransformer cannot take one 24x24 float32 image: .*; check the size"
     ):
         Classifier(module, size=24)
 

@@ -13,7 +13,7 @@ from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.models.inspection import inspect_checkpoint
 from robustbench_quest.models.load import explain, load_model
-from robustbench_quest.models.variants import VARIANTS, resolve
+from robustbench_quest.models.variants import VARIANTS, for_layers, resolve
 
 FIVE = ("standard", "quest", "qnorm", "elliptical", "elliptical-quest")
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -40,7 +40,7 @@ def test_every_variant_comes_back_from_its_metadata(
     path = save_safetensors(trained.state_dict(), facts(attention=attention, attention_options=options))
     model = load_model(path)
     torch.testing.assert_close(model(image()), expected(trained), rtol=0, atol=1e-6)
-    assert model.spec.attention == resolve(attention, options)
+    assert model.spec.attention == for_layers(resolve(attention, options), 2)
     assert dict(model.spec.sources)["attention"] == "metadata in the file"
 
 
@@ -62,10 +62,9 @@ def test_an_undeclared_twin_is_refused(save_safetensors: Save) -> None:
     assert "vit.safetensors.yaml" in str(caught.value)
 
 
-@pytest.mark.parametrize("attention", ["qknorm-hs", "qknorm-ln"])
-def test_keys_that_identify_a_variant_are_enough(save_safetensors: Save, attention: str) -> None:
+def test_keys_that_identify_a_variant_are_enough(save_safetensors: Save) -> None:
     bare = {key: value for key, value in facts().items() if key != "attention"}
-    trained = tiny(attention)
+    trained = tiny("qknorm-ln")
     model = load_model(save_safetensors(trained.state_dict(), bare))
     torch.testing.assert_close(model(image()), expected(trained))
     assert dict(model.spec.sources)["attention"] == "keys in the file"
@@ -93,25 +92,33 @@ def test_metadata_that_lists_no_options_declares_the_defaults(save_safetensors: 
 
 
 @pytest.mark.parametrize(
-    ("attention", "scale", "param", "text"),
+    ("scale", "param", "text"),
     [
-        ("qknorm-hs", 2.3, None, "default, not declared; stored scales up to 2.3 look log-space"),
-        ("qknorm-hs", 10.0, None, "default, not declared; stored scales up to 10 look linear"),
-        ("qknorm-hs", 10.0, "log", "declared; stored scales up to 10 look linear"),
-        ("qknorm-hs", 10.0, "linear", "declared; stored scales up to 10 look linear"),
+        (2.3, "log", "stored scales up to 2.3 look log-space"),
+        (10.0, "linear", "stored scales up to 10 look linear"),
+        (10.0, "log", "stored scales up to 10 look linear, against the declared param=log"),
+        (2.3, "linear", "stored scales up to 2.3 look log-space, against the declared param=linear"),
     ],
 )
-def test_the_form_of_a_head_scale_is_only_said(
-    save_safetensors: Save, attention: str, scale: float, param: str | None, text: str
+def test_the_form_of_a_head_scale_must_be_declared_and_its_looks_are_said(
+    save_safetensors: Save, scale: float, param: str, text: str
 ) -> None:
-    model = tiny(attention)
+    model = tiny("qknorm-hs")
     for key, parameter in model.named_parameters():
         if key.endswith("logit_scale"):
             torch.nn.init.constant_(parameter, scale)
-    path = save_safetensors(model.state_dict(), facts(attention=attention))
-    loaded = load_model(path, attention_options=None if param is None else {"param": param})
-    assert dict(loaded.spec.sources)["attention param"] == text
-    assert loaded.spec.guessed == (("attention param",) if param is None else ())
+    path = save_safetensors(model.state_dict(), facts(attention="qknorm-hs"))
+    with pytest.raises(
+        OptionError, match=r"--attention-option with one of param=log, param=linear"
+    ) as caught:
+        load_model(path)
+    assert text.partition(",")[0] in str(caught.value)
+    loaded = load_model(path, attention_options={"param": param})
+    row = next(row for row in loaded.explanation if row.setting == "attention")
+    assert (row.source, row.alternatives) == ("metadata in the file; param: flag", text)
+    assert loaded.spec.guessed == ()
+    found = inspect_checkpoint(path, attention_options={"param": param})
+    assert (found.problems, found.attention_notes) == ((), text)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +147,10 @@ def test_keys_of_no_variant_ask_for_an_attention_class(save_safetensors: Save) -
 
 
 def test_options_of_a_flag_override_those_of_the_file(save_safetensors: Save) -> None:
-    options = {"estimator": "median", "layers": "1"}
+    options = {"estimator": "median", "layers": "1-"}
     path = save_safetensors(tiny().state_dict(), facts(attention="elliptical", attention_options=options))
     spec = load_model(path, attention_options={"estimator": "mean"}).spec
-    assert spec.attention == resolve("elliptical", {"estimator": "mean", "layers": "1"})
+    assert spec.attention == resolve("elliptical", {"estimator": "mean", "layers": "1-"})
     renamed = load_model(path, attention="elliptical").spec
     assert renamed.attention == resolve("elliptical", options)
     assert load_model(path, attention="quest").spec.attention == resolve("quest")
@@ -274,6 +281,8 @@ def test_the_spec_of_a_checkpoint(save_safetensors: Save) -> None:
     assert dict(spec.sources)["weights"] == "the only state dict in the file"
     assert [row.setting for row in explain(path)] == [
         "arch",
+        "arch options",
+        "heads",
         "attention",
         "weights",
         "size",

@@ -356,7 +356,5 @@ def test_a_model_without_attention_is_refused() -> None:
     torchvision = pytest.importorskip("torchvision")
     with torch.random.fork_rng(devices=[]):
         model = torchvision.models.resnet18(weights=None)
-    with pytest.raises(
-        OptionError, match=r"ResNet has no attention that can be replaced .*; leave --attention out"
-    ):
+    with pytest.raises(OptionError, match=r"ResNet has no attention that can be replaced .*; declare none"):
         swap_attention(model, resolve("quest"))

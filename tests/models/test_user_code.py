@@ -223,7 +223,13 @@ def test_attention_is_swapped_into_a_users_model(tmp_path: Path, save_pt: Save) 
     assert own.spec.attention is None
     assert str(quest.spec.attention) == "quest"
     with pytest.raises(CheckpointError, match=r"2 missing \(blocks\.0\.attn\.logit_scale"):
-        load_model(checkpoint, model=f"{path}:build", attention="qknorm-hs", **PIXELS)
+        load_model(
+            checkpoint,
+            model=f"{path}:build",
+            attention="qknorm-hs",
+            attention_options={"param": "log"},
+            **PIXELS,
+        )
 
 
 MODEL_ERRORS = [
