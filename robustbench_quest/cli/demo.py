@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="Show the tool working on the models that come with it.")
 @click.option(
     "--seed", default=0, show_default=True, help="Which of the three trained models of each variant."
 )

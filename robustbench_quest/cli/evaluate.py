@@ -9,7 +9,7 @@ import click
 _LAYOUT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@click.command(context_settings=_LAYOUT)
+@click.command(short_help="Evaluate checkpoints and print a table.", context_settings=_LAYOUT)
 # What to evaluate
 @click.option(
     "--ckpt",

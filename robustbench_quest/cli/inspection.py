@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WIDTH = 19
 
 
-@click.command()
+@click.command(short_help="Say what a checkpoint file holds and what would load.")
 @click.argument("checkpoint")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")

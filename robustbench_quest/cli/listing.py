@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 }
 
 
-@click.command()
+@click.command(short_help="List the names that other commands take.")
 @click.argument("kind", type=click.Choice(list(KINDS)), required=False)
 def listing(kind: str | None) -> None:
     """List attacks, attention variants, data sets or protocols; without a name, all of them."""
