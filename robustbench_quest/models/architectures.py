@@ -27,9 +27,6 @@ PLAIN = "vision_transformer"  # timm.models.VisionTransformer with every option 
 FAMILIES = ("vit_*", "deit_*", "deit3_*")  # what inference tries
 CROSS = "crossvit_*"
 
-# Initial values are most of the time that a model takes to build; timm can leave them out for its ViTs.
-_QUICK = {"weight_init": "skip"}
-
 # Parameters that attention variants add; an architecture is recognised without them.
 VARIANT_KEY = re.compile(r"\.attn\.(logit_scale|[qk]_norm\.(weight|bias))$")
 
@@ -88,16 +85,24 @@ def build(name: str, options: Mapping[str, Any], *, device: torch.device | None 
     Raises:
         OptionError: the architecture refuses an option.
     """
-    with contextlib.nullcontext() if device is None else device:
-        try:
-            if name == PLAIN:
-                model: nn.Module = timm.models.VisionTransformer(**options)
-            else:
-                model = timm.create_model(name, pretrained=False, **options)
-        except Exception as error:  # each of timm's constructors raises what it likes
-            given = ", ".join(f"{key}={value}" for key, value in options.items()) or "none"
-            text = " ".join(str(error).split())[:160]
-            raise OptionError(f"architecture {name} refuses its options ({given}): {text}") from error
+    if device == META:
+        # Shapes need no initial values, which are most of the time; not every architecture can skip them.
+        with contextlib.suppress(Exception), device:
+            return _constructed(name, {**options, "weight_init": "skip"})
+    try:
+        with contextlib.nullcontext() if device is None else device:
+            return _constructed(name, options)
+    except Exception as error:  # each of timm's constructors raises what it likes
+        given = ", ".join(f"{key}={value}" for key, value in options.items()) or "none"
+        text = " ".join(str(error).split())[:160]
+        raise OptionError(f"architecture {name} refuses its options ({given}): {text}") from error
+
+
+def _constructed(name: str, options: Mapping[str, Any]) -> nn.Module:
+    if name == PLAIN:
+        model: nn.Module = timm.models.VisionTransformer(**options)
+    else:
+        model = timm.create_model(name, pretrained=False, **options)
     return model.eval()
 
 
@@ -162,9 +167,8 @@ def infer(tensors: Mapping[str, Tensor]) -> list[Candidate]:
     latter where the same name with another size is among the former. A state dict without a classifier is
     compared with headless models.
     """
-    declared: dict[str, Any] = {} if "pos_embed_0" in tensors else dict(_QUICK)
-    if not any(key.startswith("head.") for key in tensors):
-        declared["num_classes"] = 0
+    headless = not any(key.startswith("head.") for key in tensors)
+    declared: dict[str, Any] = {"num_classes": 0} if headless else {}
     native: list[Candidate] = []
     resized: list[Candidate] = []
     for name in _shortlist(tensors):
@@ -248,7 +252,7 @@ def _shortlist(tensors: Mapping[str, Tensor]) -> list[str]:
         return []
     size = re.compile(rf"patch{patch_embed.shape[-1]}(_|$)")
     names = [name for family in FAMILIES for name in timm.list_models(family) if size.search(name)]
-    depth: dict[str, Any] = {"depth": 1, **_QUICK}  # which other kinds of model refuse
+    depth = {"depth": 1}  # which other kinds of model refuse
     return [name for name in names if _first_block_fits(name, depth, tensors, unsure=False)]
 
 
