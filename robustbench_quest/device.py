@@ -23,6 +23,8 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     Raises:
         OptionError: no such kind of device, or this machine has none of it.
     """
+    # cuBLAS reads this when its first handle is made; it is the documented setting for determinism.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if isinstance(name, torch.device):
         return name
     if name == "auto":
@@ -74,8 +76,6 @@ def _cuda_kernels(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    # cuBLAS reads this when its first handle is made; it is the documented setting for determinism.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = (
         matmul.allow_tf32,

@@ -58,7 +58,9 @@ def test_both_formats_of_torch_save_are_read(save_pt: Save, zipped: bool, protoc
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_torch_files_are_read_under_the_name_of_safetensors(save_pt: Save, zipped: bool) -> None:
-    equal_state(save_pt(STATE, name="vit.safetensors", _use_new_zipfile_serialization=zipped))
+    path = save_pt(STATE, name="vit.safetensors", _use_new_zipfile_serialization=zipped)
+    equal_state(path)
+    assert read_checkpoint(path).format == ("torch.save (zip)" if zipped else "torch.save (legacy)")
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
@@ -215,7 +217,7 @@ def test_every_truncation_of_a_legacy_file_is_an_error_of_one_line(save_pt: Save
     content = path.read_bytes()
     for length in range(1, len(content), 7):
         path.write_bytes(content[:length])
-        message(path)
+        assert str(path) in message(path)
 
 
 FILES = {

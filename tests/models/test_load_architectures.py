@@ -63,7 +63,7 @@ def test_published_files_give_timms_logits(
     assert loaded.num_classes == 7
     assert loaded.spec.guessed == ()
     quest = load_model(path, arch=arch, arch_options=options, attention="quest")
-    assert (quest(x) - loaded(x)).abs().max() > 1e-2
+    assert (quest(x) - loaded(x)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(
