@@ -64,11 +64,33 @@ def full_precision(device: torch.device) -> Iterator[None]:
     """
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
+    attention = [SDPBackend.MATH]
+    if device.type != "cuda":  # there, the faster kernels sum their gradients in no fixed order
+        attention += [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    mkldnn = torch.backends.mkldnn
+    mkldnn_before, mkldnn.enabled = mkldnn.enabled, mkldnn.is_available()
     try:
-        with torch.autocast(device.type, enabled=False), _cuda_kernels(device):
+        with (
+            torch.autocast(device.type, enabled=False),
+            float32_by_default(),
+            sdpa_kernel(attention),
+            _cuda_kernels(device),
+        ):
             yield
     finally:
+        mkldnn.enabled = mkldnn_before
         torch.set_float32_matmul_precision(precision)
+
+
+@contextlib.contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Make new tensors float32, and restore the caller's choice afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextlib.contextmanager
@@ -87,9 +109,7 @@ def _cuda_kernels(device: torch.device) -> Iterator[None]:
     matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = False, False, False
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        # The memory-efficient kernel sums its gradient in no fixed order; the plain one does not.
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[:3]
         torch.use_deterministic_algorithms(before[3], warn_only=warn_before)

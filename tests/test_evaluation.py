@@ -14,10 +14,12 @@ import pytest
 import torch
 from support import read_npz
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import robustbench_quest as rbq
 from robustbench_quest.block import check_pixels
 from robustbench_quest.datasets.base import Dataset
+from robustbench_quest.demo import demo_checkpoint
 from robustbench_quest.device import HOST
 from robustbench_quest.errors import DataError, OptionError, QuestError
 from robustbench_quest.evaluation import make_cell
@@ -274,12 +276,25 @@ def test_the_callers_precision_and_modes_change_nothing(model: Classifier, digit
         assert digest(rbq.evaluate(model, digits, PGD, limit=8)) == expected
     with torch.inference_mode():
         assert digest(rbq.evaluate(model, digits, PGD, limit=8)) == expected
+    with sdpa_kernel(SDPBackend.MATH):
+        assert digest(rbq.evaluate(model, digits, PGD, limit=8)) == expected
     torch.set_float32_matmul_precision("medium")
+    torch.set_default_dtype(torch.float64)
+    torch.backends.mkldnn.enabled = False
     try:
         assert digest(rbq.evaluate(model, digits, PGD, limit=8)) == expected
+        fresh = rbq.load_model(demo_checkpoint(), device=HOST)
+        assert digest(rbq.evaluate(fresh, digits, PGD, limit=8)) == expected
         assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.get_default_dtype() == torch.float64
+        assert torch.backends.mkldnn.enabled is False
     finally:
         torch.set_float32_matmul_precision("highest")
+        torch.set_default_dtype(torch.float32)
+        torch.backends.mkldnn.enabled = torch.backends.mkldnn.is_available()
+    with torch.inference_mode(), torch.device("meta"):
+        fresh = rbq.load_model(demo_checkpoint(), device=HOST)
+    assert digest(rbq.evaluate(fresh, digits, PGD, limit=8)) == expected
 
 
 def test_rounding_is_no_violation(model: Classifier, digits: Dataset) -> None:

@@ -68,8 +68,8 @@ class Classifier(nn.Module):
         self.module = module
         device = _device_of(module)
         for key in ("mean", "std"):
-            value = torch.tensor(getattr(self.preprocessing, key), device=device).view(3, 1, 1)
-            self.register_buffer(key, value, persistent=False)
+            value = torch.tensor(getattr(self.preprocessing, key), dtype=torch.float32, device=device)
+            self.register_buffer(key, value.view(3, 1, 1), persistent=False)
         self.eval()
         self.requires_grad_(False)
         # A model of timm's gives as many logits as it says; any other is tried.

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..device import HOST
+from .sources import sources_sha256
 
 _PACKAGE = __name__.partition(".")[0]
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -51,12 +52,12 @@ def file_sha256(path: Path) -> str:
 
 
 def source_sha256(defined: object) -> str:
-    """Return the sha256 of the file that defines a class or function, or "" where there is none."""
+    """Return the sha256 of the sources that define a class or function, or "" where there are none."""
     try:
         file = inspect.getsourcefile(defined)  # type: ignore[arg-type]
     except TypeError:
         return ""
-    return file_sha256(Path(file)) if file and Path(file).is_file() else ""
+    return sources_sha256(Path(file)) if file and Path(file).is_file() else ""
 
 
 def _plain(key: str, value: object) -> str:

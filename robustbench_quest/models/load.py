@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..device import resolve_device
+from ..device import HOST, float32_by_default, resolve_device
 from ..errors import OptionError
 from ..types import OptionValue
 from .assembly import Loaded, assemble, assemble_user_model
@@ -76,19 +76,21 @@ def load_model(
         resize=resize,
         interpolation=interpolation,
     )
-    loaded = _load(path, request)
-    found = loaded.spec.preprocessing
-    return Classifier(
-        loaded.module.to(target),
-        found.mean,
-        found.std,
-        found.size,
-        resize=found.resize,
-        interpolation=found.interpolation,
-        spec=loaded.spec,
-        trained_on=loaded.dataset,
-        explanation=loaded.rows,
-    )
+    # Whatever dtype, device or inference mode the caller has set for new tensors.
+    with torch.inference_mode(False), HOST, float32_by_default():
+        loaded = _load(path, request)
+        found = loaded.spec.preprocessing
+        return Classifier(
+            loaded.module.to(target),
+            found.mean,
+            found.std,
+            found.size,
+            resize=found.resize,
+            interpolation=found.interpolation,
+            spec=loaded.spec,
+            trained_on=loaded.dataset,
+            explanation=loaded.rows,
+        )
 
 
 def explain(path: str | Path | None = None, **options: Any) -> list[Row]:

@@ -1,7 +1,7 @@
 """Code that the user names: ``--model FILE.py:FUNC``, and the file of ``--attention FILE.py:CLASS``.
 
-It runs because it was named. Its file's hash becomes part of the model's identity; files that it imports do
-not.
+It runs because it was named. The hash of its file, and of those beside it that it imports, becomes part of
+the model's identity.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch.nn.parameter import is_lazy
 from ..errors import OptionError
 from ..types import OptionValue
 from .fingerprint import file_sha256, source_sha256
+from .sources import sources_sha256
 
 
 def split_target(text: str) -> tuple[str, str] | None:
@@ -40,7 +41,7 @@ def short_name(text: str) -> str:
 
 
 def load_object(text: str, flag: str) -> tuple[Callable[..., Any], str]:
-    """Import what ``text`` names and return it with the sha256 of the file that defines it.
+    """Import what ``text`` names and return it with the sha256 of the sources that define it.
 
     Args:
         text: "FILE.py:NAME" or "package.module:NAME".
@@ -67,7 +68,7 @@ def load_object(text: str, flag: str) -> tuple[Callable[..., Any], str]:
         raise OptionError(f"{flag}: {text} is a {type(found).__name__}, expected a class or function")
     file = getattr(module, "__file__", None)
     # What has no source of its own, such as a functools.partial, counts as the module's.
-    own = file_sha256(Path(file)) if file and Path(file).is_file() else ""
+    own = sources_sha256(Path(file)) if file and Path(file).is_file() else ""
     return found, source_sha256(found) or own
 
 

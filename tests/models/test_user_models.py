@@ -12,6 +12,7 @@ from checkpoints import Save, facts, image, tiny
 from robustbench_quest.errors import CheckpointError, OptionError, QuestError
 from robustbench_quest.models.fingerprint import file_sha256
 from robustbench_quest.models.load import load_model
+from robustbench_quest.models.sources import sources_sha256
 from robustbench_quest.models.user_code import load_object
 
 MODELS = """
@@ -214,7 +215,7 @@ def test_the_hash_is_of_the_file_that_defines_the_model(models: Path, tmp_path: 
     outer.write_text("import functools\nfrom models import headed\npartial = functools.partial(headed)\n")
     assert load_object(f"{outer}:headed", "--model")[1] == file_sha256(models)
     # What has no source of its own counts as the file that was named.
-    assert load_object(f"{outer}:partial", "--model")[1] == file_sha256(outer)
+    assert load_object(f"{outer}:partial", "--model")[1] == sources_sha256(outer)
 
 
 def test_layers_of_a_users_model_have_one_text(tmp_path: Path) -> None:
