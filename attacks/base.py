@@ -60,7 +60,7 @@ class Attack(abc.ABC):
     version: ClassVar[int] = 1
     eps: Fraction
     norm: str
-    labels: str
+    labels: str = "true"
 
     def __repr__(self) -> str:
         settings = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]

@@ -95,11 +95,6 @@ def parse_step(value: Number, name: str = "alpha") -> Step:
     return f"{_decimal(number)}eps" if relative else _snapped(number)
 
 
-def format_step(step: Step, norm: str = "linf") -> str:
-    """Return the text of a step size that ``parse_step`` reads back as the same one."""
-    return step if isinstance(step, str) else format_eps(step, norm)
-
-
 def step_size(step: Step, eps: Fraction, norm: str = "linf") -> float:
     """Return the length of a step in pixels of range [0, 1] for the budget ``eps``.
 

@@ -36,20 +36,32 @@ _BLOCK = re.compile(r"block-(\d{5,})\.parquet")
 _FOOTER = b"rbq"
 
 # Facts of a side file that can change the last bits of a number.
-ENVIRONMENT = ("robustbench_quest", "libraries", "device", "device_name")
+ENVIRONMENT = ("robustbench_quest", "libraries", "device", "device_name", "threads")
 
 
 class Store:
     """A folder of cells.
 
     Args:
-        root: the folder; it is made when the first block is written.
+        root: the folder; it is made by ``make``, or when the first block is written.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
             raise StoreError(f"the store {self.root} is a file; give a folder with --out")
+
+    def make(self) -> None:
+        """Make the folder if it is not there.
+
+        Raises:
+            StoreError: it cannot be made.
+        """
+        try:
+            (self.root / "cells").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = error.strerror
+            raise StoreError(f"cannot make the store {self.root}: {reason}; choose another --out") from error
 
     def cell(self, cell: Cell) -> StoredCell:
         """Return the cell's place in the store; nothing is written."""

@@ -40,7 +40,7 @@ def flags(records: Records, num_classes: int, guessed: Sequence[str] = ()) -> li
 
 def mixed_environment(environments: int) -> Flag:
     """Return the flag of a cell whose blocks were computed in several environments."""
-    meaning = "blocks were computed with different library versions or devices; their side files say which"
+    meaning = "blocks were computed with different library versions, devices or threads; see their side files"
     return Flag("mixed environment", str(environments), meaning)
 
 

@@ -58,6 +58,8 @@ BAD = {
     "keep images": (["--keep-images", "-1"], "--keep-images must be at least 0, but is -1"),
     "mean": (["--mean", "0.5"], "--mean '0.5': expected three numbers"),
     "std": (["--std", "a,b,c"], "--std 'a,b,c': expected three numbers"),
+    "mean of 0-255": (["--mean", "127,127,127"], "divide values for pixels of 0-255 by 255"),
+    "no place for a store": (["--out", "/proc/x"], "cannot make the store /proc/x"),
     "zero std": (["--std", "0,1,1"], "std must be positive"),
     "image size": (["--img-size", "33"], "--img-size 33 is not a whole number of patches of 8 pixels"),
     "option form": (

@@ -57,5 +57,5 @@ def test_training_is_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_model_that_is_not_in_the_zoo() -> None:
-    with pytest.raises(OptionError, match=r"no vit_digits_quest_s7; it holds vit_digits_"):
+    with pytest.raises(OptionError, match=r"no vit_digits_quest_s7; it holds seeds 0, 1, 2 of standard"):
         demo_checkpoint("quest", 7)

@@ -89,9 +89,10 @@ def load_models(checkpoints: Sequence[str], options: Mapping[str, Any]) -> list[
     """Return the models of the command; two of the same name are told apart by their paths."""
     from ..models.load import load_model
 
-    models = [load_model(path, **options) for path in checkpoints] or [load_model(None, **options)]
+    paths = list(dict.fromkeys(checkpoints))
+    models = [load_model(path, **options) for path in paths] or [load_model(None, **options)]
     names = [model.spec.name for model in models]
-    for model, path in zip(models, checkpoints, strict=False):
+    for model, path in zip(models, paths, strict=False):
         if names.count(model.spec.name) > 1:
             model.spec = dataclasses.replace(model.spec, name=str(path))
     return models

@@ -80,6 +80,10 @@ def run(
     if explain:
         print_explanation(models, dataset, threats, [cell for _, cell in cells], store)
         return 0
+    store.make()
+    for model in models:
+        if "position embeddings" in (sources := dict(model.spec.sources)):
+            click.echo(f"{model.spec.name}: position embeddings {sources['position embeddings']}", err=True)
     for note in dataset.notes:
         click.echo(f"data set {dataset.name}: {note}", err=True)
     how = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import OptionError
+from ..registry import ATTENTION
 
 SEEDS = (0, 1, 2)
 FOLDER = Path(__file__).parent
@@ -23,6 +24,6 @@ def demo_checkpoint(attention: str = "quest", seed: int = 0) -> Path:
     """
     path = FOLDER / f"{model_name(attention, seed)}.safetensors"
     if not path.is_file():
-        held = ", ".join(sorted(file.stem for file in FOLDER.glob("*.safetensors"))) or "no models"
-        raise OptionError(f"the demo zoo has no {path.stem}; it holds {held}")
+        seeds, variants = ", ".join(map(str, SEEDS)), ", ".join(ATTENTION)
+        raise OptionError(f"the demo zoo has no {path.stem}; it holds seeds {seeds} of {variants}")
     return path

@@ -115,6 +115,11 @@ def check_preprocessing(
             raise OptionError(f"{key} must be three numbers, one per channel; got {channels!r}")
     if min(std) <= 0:
         raise OptionError(f"std must be positive; got {tuple(std)}")
+    if min(mean) < 0 or max(*mean, *std) > 1:
+        raise OptionError(
+            f"mean and std are for pixels in [0, 1]; got {tuple(mean)} and {tuple(std)}: divide values for "
+            "pixels of 0-255 by 255"
+        )
     return Preprocessing(size, resize, interpolation, _triple(mean), _triple(std))
 
 

@@ -1,47 +1,23 @@
-"""The table of attacks that the invariants are tested on, and the models and images they meet."""
+"""The models and images that attacks meet in tests."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 import torch
+from attack_table import ROWS, Row
 from torch import Tensor, nn
 
 from robustbench_quest.attacks.base import Attack
-from robustbench_quest.attacks.fgsm import FGSM
-from robustbench_quest.attacks.pgd import PGD
 from robustbench_quest.models.swap import swap_attention
 from robustbench_quest.models.variants import resolve
 from robustbench_quest.rng import ImageRng
 
 Batch = tuple[Tensor, Tensor]
 Draws = Callable[..., ImageRng]
-
-
-class Row(NamedTuple):
-    """An attack under test, and whether the seed changes what it does."""
-
-    attack: Attack
-    random: bool
-
-
-# Every invariant is tested on every row: a new attack is one row more.
-ROWS = [
-    Row(FGSM("8/255"), random=False),
-    Row(FGSM("8/255", labels="predicted"), random=False),
-    Row(FGSM("0.5", norm="l2"), random=False),
-    Row(PGD("8/255", steps=3), random=True),
-    Row(PGD("8/255", steps=3, random_start=False, keep="best"), random=False),
-    Row(PGD("8/255", steps=3, alpha="3/255", labels="predicted"), random=True),
-    Row(PGD("8/255", steps=2, restarts=3), random=True),
-    Row(PGD("8/255", steps=2, restarts=2, keep="best", labels="predicted"), random=True),
-    Row(PGD("0.5", norm="l2", steps=3), random=True),
-    Row(PGD("0.5", norm="l2", steps=2, restarts=2, keep="best"), random=True),
-]
 
 
 @pytest.fixture(params=ROWS, ids=lambda row: repr(row.attack))

@@ -41,10 +41,10 @@ class Returns(nn.Module):
 
 
 def test_normalisation_is_inside() -> None:
-    model = Classifier(Sums(), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 2.0), size=4)
+    model = Classifier(Sums(), mean=(0.1, 0.2, 0.3), std=(0.5, 1.0, 0.25), size=4)
     x = image(4)
     expected = torch.stack(
-        [(x[:, c] - m).sum((1, 2)) / s for c, m, s in ((0, 0.1, 0.5), (1, 0.2, 1), (2, 0.3, 2))], 1
+        [(x[:, c] - m).sum((1, 2)) / s for c, m, s in ((0, 0.1, 0.5), (1, 0.2, 1), (2, 0.3, 0.25))], 1
     )
     torch.testing.assert_close(model(x), expected)
     assert model.num_classes == 3
