@@ -64,9 +64,9 @@ def full_precision(device: torch.device) -> Iterator[None]:
     """
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    attention = [SDPBackend.MATH]
-    if device.type != "cuda":  # there, the faster kernels sum their gradients in no fixed order
-        attention += [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    # On CUDA the faster kernels sum their gradients in no fixed order.
+    faster = [] if device.type == "cuda" else [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    attention = [SDPBackend.MATH, *faster]
     mkldnn = torch.backends.mkldnn
     mkldnn_before, mkldnn.enabled = mkldnn.enabled, mkldnn.is_available()
     try:

@@ -98,6 +98,21 @@ def test_explain_computes_nothing(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "lines"),
+    [
+        (["--eps", "3/255", "--alpha", "5/1275"], [r"eps +3/255 +flag", r"alpha +1/255 +flag"]),
+        (["--eps", "17/255"], [r"eps +17/255 +flag"]),  # 1/15 in lowest terms
+        (["--eps", "0.5", "--norm", "l2"], [r"eps +0.5 +flag"]),
+        (["--batch-size", "7", "--workers", "2"], [r"batch size +7 ", r"workers +2 "]),
+    ],
+)
+def test_explain_writes_budgets_as_tables_do(flags: list[str], lines: list[str], cli: Cli) -> None:
+    out = cli("--attack", "pgd", *flags, "--explain").out
+    for line in lines:
+        assert re.search(line, out)
+
+
 def test_the_protocol_gives_eps_where_the_data_does_not(cli: Cli, digit_folder: Path) -> None:
     rows = cli("--data", digit_folder, "--attack", "fgsm", "--format", "csv").rows()
     assert [(row["dataset"], row["n"], row["eps"]) for row in rows] == [

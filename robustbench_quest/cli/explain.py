@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
 
+from ..budget import format_eps
 from ..store import Store
 from ..types import Cell
 from .arguments import PlannedThreat
@@ -24,8 +26,9 @@ def print_explanation(
     threats: Sequence[PlannedThreat],
     cells: Sequence[Cell],
     store: Store,
+    speed: Mapping[str, int],
 ) -> None:
-    """Print models, data, threats and cells; nothing is computed."""
+    """Print models, data, threats and cells; nothing is computed. ``speed`` is what changes no number."""
     for model in models:
         lines = [(row.setting, row.value, row.source, row.alternatives) for row in model.explanation]
         spec = model.spec
@@ -35,7 +38,10 @@ def print_explanation(
     lines = [("images", str(len(dataset)), "", ""), ("fingerprint", dataset.spec.fingerprint, "", "")]
     _section(f"data set {dataset.name}", lines + [("note", note, "", "") for note in dataset.notes])
     for planned in threats:
-        options = [(key, str(value), planned.sources[key], "") for key, value in planned.threat.options]
+        norm = str(dict(planned.threat.options).get("norm", ""))
+        options = [
+            (key, _text(value, norm), planned.sources[key], "") for key, value in planned.threat.options
+        ]
         _section(f"threat {planned.threat.name}", options or [("images", "as they are", "", "")])
     first = cells[0]
     lines = [
@@ -44,6 +50,7 @@ def print_explanation(
         ("limit", str(first.limit), "", ""),
         ("precision", first.precision, "", ""),
         ("store", str(store.root), "", ""),
+        *((name, str(value), "changes no draw and no cell id", "") for name, value in speed.items()),
     ]
     _section("run", lines)
     rows = []
@@ -52,6 +59,11 @@ def print_explanation(
         state = f"{blocks - missing} of {blocks} blocks of {cell.block_size} in the store"
         rows.append((f"{cell.model.name} {cell.threat.name}", cell.id[:16], state, ""))
     _section("cells", rows)
+
+
+def _text(value: object, norm: str) -> str:
+    """Return a setting as people write it; fractions are in pixels, as k/255 where they are one."""
+    return format_eps(value, norm) if isinstance(value, Fraction) else str(value)
 
 
 def _section(title: str, lines: Sequence[Line]) -> None:

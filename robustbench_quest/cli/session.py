@@ -78,7 +78,8 @@ def run(
         for planned in threats
     ]
     if explain:
-        print_explanation(models, dataset, threats, [cell for _, cell in cells], store)
+        speed = {"batch size": batch_size, "workers": workers, "kept images": keep_images}
+        print_explanation(models, dataset, threats, [cell for _, cell in cells], store, speed)
         return 0
     store.make()
     for model in models:

@@ -25,8 +25,8 @@ INTERPOLATIONS = {
 MAX_RESIZED_PIXELS = 2**27  # about Pillow's own limit; 0.4 GB
 
 
-def prepare(image: npt.NDArray[np.uint8], preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
-    """Return a model's input, (3, size, size) float32 in [0, 1], RGB.
+def resize_and_crop(image: npt.NDArray[np.uint8], preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
+    """Return the 8-bit image that a model sees, (size, size, 3) uint8, RGB.
 
     Args:
         image: (H, W, 3) uint8, RGB.
@@ -37,11 +37,6 @@ def prepare(image: npt.NDArray[np.uint8], preprocessing: Preprocessing) -> npt.N
             would take all memory.
         OptionError: no such interpolation.
     """
-    return to_unit(resize_and_crop(image, preprocessing))
-
-
-def resize_and_crop(image: npt.NDArray[np.uint8], preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
-    """Return the 8-bit image that a model sees, (size, size, 3) uint8; raises what ``prepare`` does."""
     size = preprocessing.size
     if preprocessing.resize:
         resized = resize_shorter_side(image, preprocessing.resize, preprocessing.interpolation)

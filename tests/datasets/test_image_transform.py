@@ -15,7 +15,6 @@ from robustbench_quest.datasets.decode import decode
 from robustbench_quest.datasets.transform import (
     INTERPOLATIONS,
     center_crop,
-    prepare,
     resize_and_crop,
     resize_shorter_side,
     to_unit,
@@ -30,6 +29,11 @@ CROPS = [0.875, 0.9, 1.0]
 
 def random_image(height: int, width: int) -> np.ndarray:
     return generator("transform-test", height, width).randint(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+def prepare(image: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """What the loader does to an image."""
+    return to_unit(resize_and_crop(image, how))
 
 
 def timm_prepare(image: np.ndarray, crop_pct: float, interpolation: str) -> np.ndarray:

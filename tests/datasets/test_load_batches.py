@@ -19,7 +19,7 @@ from robustbench_quest.datasets import Dataset, loader
 from robustbench_quest.datasets.digits import Digits
 from robustbench_quest.datasets.folder import Folder
 from robustbench_quest.datasets.loader import Batch, load_batches
-from robustbench_quest.datasets.transform import prepare
+from robustbench_quest.datasets.transform import resize_and_crop, to_unit
 from robustbench_quest.errors import DataError, OptionError
 from robustbench_quest.rng import generator
 from robustbench_quest.types import Preprocessing
@@ -82,7 +82,9 @@ def test_batches_hold_what_was_asked_for(folder):
     assert indices.tolist() == wanted
     assert (pixels.dtype, labels.dtype, crcs.dtype) == (np.float32, np.int64, np.uint32)
     np.testing.assert_array_equal(labels, dataset.labels[wanted])
-    np.testing.assert_array_equal(pixels, np.stack([prepare(dataset.read(i), SMALL) for i in wanted]))
+    np.testing.assert_array_equal(
+        pixels, np.stack([to_unit(resize_and_crop(dataset.read(i), SMALL)) for i in wanted])
+    )
     assert crcs.tolist() == [binascii.crc32(image.tobytes()) for image in pixels]
 
 
