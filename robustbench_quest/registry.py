@@ -67,20 +67,20 @@ ATTACKS.add(
 ATTACKS.add("pgd", "attacks.pgd:PGD", "Projected gradient descent, random start, restarts (linf, l2)")
 
 ATTENTION = Registry("attention")
-ATTENTION.add("standard", "models.variants:STANDARD", "softmax(q.k / sqrt(D))")
-ATTENTION.add("quest", "models.variants:QUEST", "QUEST: keys on the unit sphere, queries free, no scale")
-ATTENTION.add("qnorm", "models.variants:QNORM", "queries on the unit sphere, keys free, no scale")
+ATTENTION.add("standard", "attention.variants:STANDARD", "softmax(q.k / sqrt(D))")
+ATTENTION.add("quest", "attention.variants:QUEST", "QUEST: keys on the unit sphere, queries free, no scale")
+ATTENTION.add("qnorm", "attention.variants:QNORM", "queries on the unit sphere, keys free, no scale")
 ATTENTION.add(
-    "qknorm-hs", "models.variants:QKNORM_HS", "both on the sphere, learned scale per head (Swin V2)"
+    "qknorm-hs", "attention.variants:QKNORM_HS", "both on the sphere, learned scale per head (Swin V2)"
 )
 ATTENTION.add(
-    "qknorm-ds", "models.variants:QKNORM_DS", "both normalised, learned scale per dimension (ViT-22B)"
+    "qknorm-ds", "attention.variants:QKNORM_DS", "both normalised, learned scale per dimension (ViT-22B)"
 )
-ATTENTION.add("qknorm-ln", "models.variants:QKNORM_LN", "LayerNorm on queries and keys (timm's qk_norm)")
+ATTENTION.add("qknorm-ln", "attention.variants:QKNORM_LN", "LayerNorm on queries and keys (timm's qk_norm)")
 ATTENTION.add(
-    "elliptical", "models.variants:ELLIPTICAL", "queries scaled by how values changed between layers"
+    "elliptical", "attention.variants:ELLIPTICAL", "queries scaled by how values changed between layers"
 )
-ATTENTION.add("elliptical-quest", "models.variants:ELLIPTICAL_QUEST", "Elliptical with QUEST's keys")
+ATTENTION.add("elliptical-quest", "attention.variants:ELLIPTICAL_QUEST", "Elliptical with QUEST's keys")
 
 DATASETS = Registry("data set")
 DATASETS.add("digits", "datasets.digits:Digits", "scikit-learn's handwritten digits, 32x32 RGB (embedded)")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from command import Cli, Outcome
 from PIL import Image
+from safetensors.torch import save_file
+from small_checkpoints import Save, State
 from support import SHARED, require
 
 from robustbench_quest.cli.entry import rbq, run
@@ -89,3 +93,26 @@ def model() -> Classifier:
 def digits() -> Dataset:
     """The embedded data set."""
     return open_dataset("digits")
+
+
+@pytest.fixture
+def save_safetensors(tmp_path: Path) -> Save:
+    """Write a state dict, with metadata under "rbq", and return the path."""
+
+    def save(state: State, metadata: Mapping[str, Any] | None = None, name: str = "vit.safetensors") -> Path:
+        text = None if metadata is None else {"rbq": json.dumps(metadata)}
+        save_file({key: tensor.contiguous() for key, tensor in state.items()}, tmp_path / name, metadata=text)
+        return tmp_path / name
+
+    return save
+
+
+@pytest.fixture
+def save_pt(tmp_path: Path) -> Save:
+    """Write anything with torch.save and return the path."""
+
+    def save(content: Any, name: str = "vit.pt", **options: Any) -> Path:
+        torch.save(content, tmp_path / name, **options)
+        return tmp_path / name
+
+    return save

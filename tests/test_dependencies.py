@@ -54,7 +54,13 @@ ALLOWED = {
     **{part: FOUNDATION for part in FOUNDATION},
     "attacks": FOUNDATION | {"attacks"},
     "configs": set(),
-    "models": FOUNDATION | {"models", "device"},
+    "identity": FOUNDATION | {"device"},
+    "user_sources": FOUNDATION,
+    "user_code": FOUNDATION | {"identity", "user_sources"},
+    "attention": FOUNDATION | {"attention", "device", "user_code"},
+    "checkpoints": FOUNDATION | {"checkpoints", "device", "identity"},
+    "models": FOUNDATION
+    | {"models", "attention", "checkpoints", "device", "identity", "user_code", "user_sources"},
     "datasets": FOUNDATION | {"datasets"},
     "device": FOUNDATION,
     "scoring": FOUNDATION | {"device", "records"},
@@ -68,7 +74,7 @@ ALLOWED = {
     "environment": FOUNDATION | {"device"},
     "block": FOUNDATION | {"device", "records", "scoring", "threats", "datasets"},
     "evaluation": FOUNDATION | {"block", "environment", "records", "store"},
-    "demo": FOUNDATION | {"demo", "models", "datasets"},
+    "demo": FOUNDATION | {"demo", "attention", "datasets"},
 }
 
 

@@ -11,10 +11,10 @@ import click
 import pytest
 from support import ROOT
 
+from robustbench_quest.checkpoints.declared import from_sidecar
 from robustbench_quest.cli.entry import rbq
 from robustbench_quest.cli.evaluate import evaluate
 from robustbench_quest.demo import demo_checkpoint
-from robustbench_quest.models.declaration import from_sidecar
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -12,8 +12,8 @@ import timm
 import torch
 from torch import Tensor
 
-from robustbench_quest.models.swap import swap_attention
-from robustbench_quest.models.variants import VARIANTS, resolve
+from robustbench_quest.attention.swap import swap_attention
+from robustbench_quest.attention.variants import VARIANTS, resolve
 from robustbench_quest.registry import ATTACKS, ATTENTION
 from robustbench_quest.rng import ImageRng, generator
 

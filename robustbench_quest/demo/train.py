@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ..attention.swap import swap_attention
+from ..attention.variants import VARIANTS, resolve
 from ..datasets.digits import PREPROCESSING, load_arrays
-from ..models.swap import swap_attention
-from ..models.variants import VARIANTS, resolve
 from ..rng import generator
 from . import FOLDER, SEEDS, model_name
 

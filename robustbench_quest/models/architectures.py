@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from ..device import META
 from ..errors import CheckpointError, OptionError, unknown
+from ..identity import structure
 from ..types import OptionValue
-from .fingerprint import structure
 
 PLAIN = "vision_transformer"  # timm.models.VisionTransformer with every option declared; the demo zoo's
 FAMILIES = ("vit_*", "deit_*", "deit3_*")  # what inference tries

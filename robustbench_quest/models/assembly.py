@@ -7,15 +7,28 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from ..attention.swap import attention_sites, check_replaceable, heads_text, is_replaceable, swap_attention
+from ..attention.user import swap_user_attention
+from ..attention.variants import for_layers
+from ..checkpoints.declared import FLAG, Declaration, first
+from ..checkpoints.file import Checkpoint
+from ..checkpoints.setting import Row
+from ..checkpoints.state_dict import unwrapped
 from ..errors import OptionError
+from ..identity import weights_sha256
 from ..types import ModelSpec, OptionValue, Preprocessing
+from ..user_code import build_user_model, short_name
 from .architectures import build, fitted_options, input_size
-from .checkpoint import Checkpoint
+from .attention_choice import (
+    Choice,
+    choose_attention,
+    declared_user_attention,
+    named_choice,
+    user_choice,
+    with_form,
+)
 from .classifier import num_classes
-from .declaration import FLAG, Declaration, first
-from .detection import Choice, choose_attention, declared_user_attention, named_choice, user_choice, with_form
-from .fingerprint import weights_sha256
-from .keys import unwrapped
+from .fit import load_strictly, misfits, resized_positions
 from .plan import (
     Request,
     Weights,
@@ -27,12 +40,7 @@ from .plan import (
     released_deit,
     timm_source,
 )
-from .preprocessing import Row, undeclared
-from .strict import load_strictly, misfits, resized_positions
-from .swap import attention_sites, check_replaceable, heads_text, is_replaceable, swap_attention
-from .user_attention import swap_user_attention
-from .user_code import build_user_model, short_name
-from .variants import for_layers
+from .preprocessing import undeclared
 
 
 @dataclass(frozen=True)

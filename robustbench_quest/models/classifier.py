@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.setting import Row
 from ..device import HOST
 from ..errors import OptionError, QuestError
+from ..identity import weights_sha256
 from ..types import ModelSpec, Preprocessing
-from .fingerprint import source_sha256, weights_sha256
-from .preprocessing import Row, check_preprocessing
-from .user_code import said
+from ..user_code import said
+from ..user_sources import source_sha256
+from .preprocessing import check_preprocessing
 
 
 class Classifier(nn.Module):

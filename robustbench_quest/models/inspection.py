@@ -13,16 +13,20 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from ..attention.swap import swap_attention
+from ..checkpoints.containers import shown
+from ..checkpoints.declared import Declaration
+from ..checkpoints.file import Checkpoint, read_checkpoint
+from ..checkpoints.setting import Row
+from ..checkpoints.state_dict import CLASSIFIER, Normalised
 from ..device import META
 from ..errors import QuestError
 from ..types import OptionValue
+from ..user_code import fixed_random_state
 from .architectures import VARIANT_KEY, build, infer, input_size, position_embeddings
 from .assembly import OWN, architecture_options, attention_rows, check_size, choose_for, heads_rows
-from .checkpoint import Checkpoint, read_checkpoint
-from .containers import shown
-from .declaration import Declaration
-from .detection import Choice, choose_attention, variants_by_keys
-from .keys import CLASSIFIER, Normalised
+from .attention_choice import Choice, choose_attention, variants_by_keys
+from .fit import check_fit, non_finite, resized_positions
 from .plan import (
     Request,
     Weights,
@@ -35,10 +39,6 @@ from .plan import (
     released_deit,
     timm_source,
 )
-from .preprocessing import Row
-from .strict import check_fit, non_finite, resized_positions
-from .swap import swap_attention
-from .user_code import fixed_random_state
 
 _T = TypeVar("_T")
 

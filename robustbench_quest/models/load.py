@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
+from ..checkpoints.file import read_checkpoint
+from ..checkpoints.setting import Row
 from ..device import HOST, float32_by_default, resolve_device
 from ..errors import OptionError
 from ..types import OptionValue
+from ..user_code import fixed_random_state
 from .assembly import Loaded, assemble, assemble_user_model
-from .checkpoint import read_checkpoint
 from .classifier import Classifier
 from .plan import Request, declarations_of
-from .preprocessing import Row
-from .user_code import fixed_random_state
 
 
 def load_model(

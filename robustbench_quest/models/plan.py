@@ -11,12 +11,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..errors import CheckpointError, OptionError
-from ..types import OptionValue, Preprocessing
-from .architectures import Candidate, check_architecture, infer, timm_config
-from .checkpoint import Checkpoint
-from .containers import choose_container, kind_of, shown
-from .declaration import (
+from ..checkpoints.containers import choose_container, kind_of, shown
+from ..checkpoints.declared import (
     FLAG,
     Declaration,
     from_metadata,
@@ -26,10 +22,16 @@ from .declaration import (
     sidecar_path,
     sources_text,
 )
-from .keys import CLASSIFIER, REASONS, Normalised, normalise
-from .preprocessing import MAX_SIDE, Row, Source, from_container, from_timm, resolve_preprocessing
-from .strict import check_plain
-from .training_args import declared_by_args
+from ..checkpoints.file import Checkpoint
+from ..checkpoints.preprocessing import Source, from_container
+from ..checkpoints.setting import Row
+from ..checkpoints.state_dict import CLASSIFIER, REASONS, Normalised, normalise
+from ..checkpoints.training_args import declared_by_args
+from ..errors import CheckpointError, OptionError
+from ..types import OptionValue, Preprocessing
+from .architectures import Candidate, check_architecture, infer, timm_config
+from .fit import check_plain
+from .preprocessing import MAX_SIDE, from_timm, resolve_preprocessing
 
 
 @dataclass(frozen=True)

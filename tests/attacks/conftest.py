@@ -12,8 +12,8 @@ from attack_table import ROWS, Row
 from torch import Tensor, nn
 
 from robustbench_quest.attacks.base import Attack
-from robustbench_quest.models.swap import swap_attention
-from robustbench_quest.models.variants import resolve
+from robustbench_quest.attention.swap import swap_attention
+from robustbench_quest.attention.variants import resolve
 from robustbench_quest.rng import ImageRng
 
 Batch = tuple[Tensor, Tensor]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import timm
 import torch
-from checkpoints import Save, deit_args, facts, hollow, random_states, tiny
 from rich.console import Console
+from small_checkpoints import Save, deit_args, facts, hollow, random_states, tiny
 from torch import nn
 
 from robustbench_quest.cli.inspection import print_inspection

@@ -10,8 +10,8 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from checkpoints import TINY, Save, State, facts, hollow, image, named, tiny
 from safetensors.torch import load_file
+from small_checkpoints import TINY, Save, State, facts, hollow, image, named, tiny
 from torch import Tensor
 
 from robustbench_quest.errors import CheckpointError, OptionError

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import timm
 import torch
-from checkpoints import image, named, tiny
+from small_checkpoints import image, named, tiny
 from torch import Tensor, nn
 
 from robustbench_quest.errors import OptionError, QuestError
+from robustbench_quest.identity import structure, weights_sha256
 from robustbench_quest.models.classifier import Classifier
-from robustbench_quest.models.fingerprint import structure, weights_sha256
 
 
 class Sums(nn.Module):

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import TINY, Save, deit_args, facts, image, random_states, tiny
+from small_checkpoints import TINY, Save, deit_args, facts, image, random_states, tiny
 from torch import Tensor
 
+from robustbench_quest.attention.variants import VARIANTS, for_layers, resolve
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.models.inspection import inspect_checkpoint
 from robustbench_quest.models.load import explain, load_model
-from robustbench_quest.models.variants import VARIANTS, for_layers, resolve
 
 FIVE = ("standard", "quest", "qnorm", "elliptical", "elliptical-quest")
 CASES: list[tuple[str, dict[str, Any]]] = [

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import timm
 import torch
-from checkpoints import TINY, Save, deit_args, facts, hollow, image, named, tiny
+from small_checkpoints import TINY, Save, deit_args, facts, hollow, image, named, tiny
 
+from robustbench_quest.attention.elliptical import canonical_layers
+from robustbench_quest.checkpoints.setting import Row
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.classifier import Classifier
-from robustbench_quest.models.elliptical import canonical_layers
 from robustbench_quest.models.load import load_model
-from robustbench_quest.models.preprocessing import Row
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
 SWIN = "swin_tiny_patch4_window7_224"

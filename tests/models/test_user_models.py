@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoints import Save, facts, image, tiny
+from small_checkpoints import Save, facts, image, tiny
 
 from robustbench_quest.errors import CheckpointError, OptionError, QuestError
-from robustbench_quest.models.fingerprint import file_sha256
+from robustbench_quest.identity import file_sha256
 from robustbench_quest.models.load import load_model
-from robustbench_quest.models.sources import sources_sha256
-from robustbench_quest.models.user_code import load_object
+from robustbench_quest.user_code import load_object
+from robustbench_quest.user_sources import sources_sha256
 
 MODELS = """
 import torch

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checkpoints import Save, deit_args, hollow, named
+from small_checkpoints import Save, deit_args, hollow, named
 
+from robustbench_quest.attention.variants import resolve
+from robustbench_quest.checkpoints.training_args import declared_by_args
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.inspection import inspect_checkpoint
 from robustbench_quest.models.load import load_model
-from robustbench_quest.models.training_args import declared_by_args
-from robustbench_quest.models.variants import resolve
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
 OVERLAYERS = "deit_mahala_overlayers_tiny_patch16_224"

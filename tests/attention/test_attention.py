@@ -10,10 +10,10 @@ import reference
 import torch
 from torch import Tensor, nn
 
+from robustbench_quest.attention.core import Attention, SelfAttention
+from robustbench_quest.attention.swap import read_attention, swap_attention
+from robustbench_quest.attention.variants import VARIANTS, resolve
 from robustbench_quest.errors import OptionError
-from robustbench_quest.models.attention import Attention, SelfAttention
-from robustbench_quest.models.swap import read_attention, swap_attention
-from robustbench_quest.models.variants import VARIANTS, resolve
 
 # (variant, options, layers that use M)
 CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [

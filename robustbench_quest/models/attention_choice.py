@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from ..attention.user import UserAttention, load_user_attention
+from ..attention.variants import VARIANTS, resolve
+from ..checkpoints.declared import FLAG, Declaration, merged_options, overruled, sources_text
+from ..checkpoints.setting import Row
 from ..errors import CheckpointError, OptionError
 from ..types import AttentionSpec, OptionValue
-from .declaration import FLAG, Declaration, merged_options, overruled, sources_text
-from .preprocessing import Row
-from .user_attention import UserAttention, load_user_attention
-from .user_code import split_target
-from .variants import VARIANTS, resolve
+from ..user_code import split_target
 
 _ATTENTION_KEY = re.compile(r"(?:^|\.)attn\.(.+)$")
 _SHARED = re.compile(r"^(qkv|proj|wq|wk|wv)\.")

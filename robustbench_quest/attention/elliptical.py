@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import OptionError
-from .norms import at_least_float32
+from .qk_norms import at_least_float32
 
 
 class PreviousValues:

@@ -8,10 +8,10 @@ import pytest
 import reference
 from torch import nn
 
+from robustbench_quest.attention.elliptical import parse_layers
+from robustbench_quest.attention.swap import swap_attention
+from robustbench_quest.attention.variants import VARIANTS, resolve
 from robustbench_quest.errors import OptionError
-from robustbench_quest.models.elliptical import parse_layers
-from robustbench_quest.models.swap import swap_attention
-from robustbench_quest.models.variants import VARIANTS, resolve
 from robustbench_quest.types import AttentionSpec
 
 NAMES = (

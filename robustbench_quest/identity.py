@@ -1,4 +1,4 @@
-"""What a module computes, as text and hashes: its structure, its weights, and the file that defines it."""
+"""What a module computes, as text and hashes: its structure and its weights; and the hash of a file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..device import HOST
-from .sources import sources_sha256
+from .device import HOST
 
 _PACKAGE = __name__.partition(".")[0]
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -49,15 +48,6 @@ def file_sha256(path: Path) -> str:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def source_sha256(defined: object) -> str:
-    """Return the sha256 of the sources that define a class or function, or "" where there are none."""
-    try:
-        file = inspect.getsourcefile(defined)  # type: ignore[arg-type]
-    except TypeError:
-        return ""
-    return sources_sha256(Path(file)) if file and Path(file).is_file() else ""
 
 
 def _plain(key: str, value: object) -> str:

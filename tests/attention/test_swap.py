@@ -16,10 +16,15 @@ from timm.models.crossvit import CrossAttention as TimmCrossAttention
 from timm.models.vision_transformer import Attention as TimmAttention
 from torch import Tensor, nn
 
+from robustbench_quest.attention.core import CrossAttention, SelfAttention
+from robustbench_quest.attention.swap import (
+    attention_sites,
+    read_attention,
+    replace_attention,
+    swap_attention,
+)
+from robustbench_quest.attention.variants import VARIANTS, resolve
 from robustbench_quest.errors import OptionError
-from robustbench_quest.models.attention import CrossAttention, SelfAttention
-from robustbench_quest.models.swap import attention_sites, read_attention, replace_attention, swap_attention
-from robustbench_quest.models.variants import VARIANTS, resolve
 
 # name -> (settings that keep it small, side of an image, number of attentions)
 ARCHS: dict[str, tuple[dict[str, Any], int, int]] = {

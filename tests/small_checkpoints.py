@@ -13,8 +13,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from robustbench_quest.models.swap import swap_attention
-from robustbench_quest.models.variants import resolve
+from robustbench_quest.attention.swap import swap_attention
+from robustbench_quest.attention.variants import resolve
 
 TINY = {
     "img_size": 16,

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .elliptical import Metric
-from .norms import at_least_float32, l2_normalize
+from .qk_norms import at_least_float32, l2_normalize
 
 SWIN_INITIAL_SCALE = 10.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,15 @@ def sources_sha256(file: Path) -> str:
         return hashes[files[0]]
     # By name, not by folder: where the files lie changes nothing.
     return hashlib.sha256(repr(sorted((path.name, hashes[path]) for path in files)).encode()).hexdigest()
+
+
+def source_sha256(defined: object) -> str:
+    """Return the sha256 of the sources that define a class or function, or "" where there are none."""
+    try:
+        file = inspect.getsourcefile(defined)  # type: ignore[arg-type]
+    except TypeError:
+        return ""
+    return sources_sha256(Path(file)) if file and Path(file).is_file() else ""
 
 
 def local_sources(file: Path) -> list[Path]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..types import AttentionSpec, OptionValue
+from ..user_code import call, fixed_random_state, load_object, refuse_hollow, said, short_name, takes
 from .swap import attention_sites, replace_attention
-from .user_code import call, fixed_random_state, load_object, refuse_hollow, said, short_name, takes
 
 _IF_TAKEN = ("head_dim", "proj_bias", "layer", "num_layers")  # given to constructors that take them
 _BLOCK_ARGUMENTS = {"attn_mask": None, "is_causal": False}  # what timm's blocks hand to their attention

@@ -22,10 +22,10 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ..errors import OptionError
-from ..types import OptionValue
-from .fingerprint import file_sha256, source_sha256
-from .sources import sources_sha256
+from .errors import OptionError
+from .identity import file_sha256
+from .types import OptionValue
+from .user_sources import source_sha256, sources_sha256
 
 
 def split_target(text: str) -> tuple[str, str] | None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import timm
 import torch
-from checkpoints import Save, facts, image, random_states, tiny
+from small_checkpoints import Save, facts, image, random_states, tiny
 
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.fingerprint import file_sha256
+from robustbench_quest.identity import file_sha256
 from robustbench_quest.models.load import load_model
-from robustbench_quest.models.user_code import load_object
+from robustbench_quest.user_code import load_object
 
 RESNET = """
 import torch

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from robustbench_quest.attention.qk_norms import DimensionScale, L2Norm, LayerNorm, RMSNorm, l2_normalize
+from robustbench_quest.attention.swap import swap_attention
+from robustbench_quest.attention.variants import VARIANTS, resolve
 from robustbench_quest.device import HOST, resolve_device
-from robustbench_quest.models.norms import DimensionScale, L2Norm, LayerNorm, RMSNorm, l2_normalize
-from robustbench_quest.models.swap import swap_attention
-from robustbench_quest.models.variants import VARIANTS, resolve
 
 DIM = 16
 HALF_TYPES = [torch.float16, torch.bfloat16]

@@ -11,9 +11,9 @@ import reference
 import torch
 from torch import Tensor
 
-from robustbench_quest.models.elliptical import elliptical_metric
-from robustbench_quest.models.swap import swap_attention
-from robustbench_quest.models.variants import resolve
+from robustbench_quest.attention.elliptical import elliptical_metric
+from robustbench_quest.attention.swap import swap_attention
+from robustbench_quest.attention.variants import resolve
 
 NAMES = ["elliptical", "elliptical-quest"]
 

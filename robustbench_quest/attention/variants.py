@@ -13,9 +13,9 @@ from torch import nn
 from ..errors import OptionError, unknown
 from ..registry import ATTENTION
 from ..types import AttentionSpec, OptionValue
-from .attention import Edit, HeadScale
+from .core import Edit, HeadScale
 from .elliptical import Metric, PreviousValues, canonical_layers, uses_metric
-from .norms import DimensionScale, L2Norm, LayerNorm, RMSNorm
+from .qk_norms import DimensionScale, L2Norm, LayerNorm, RMSNorm
 
 NORM_EPS = 1e-6  # timm's LayerNorm in vision transformers
 

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
-from checkpoints import PREPROCESSING, Save, deit_args, facts, hollow, named, tiny
+from small_checkpoints import PREPROCESSING, Save, deit_args, facts, hollow, named, tiny
 
+from robustbench_quest.attention.variants import resolve
+from robustbench_quest.checkpoints.declared import from_sidecar, sidecar_path
+from robustbench_quest.checkpoints.preprocessing import Source
+from robustbench_quest.checkpoints.training_args import declared_by_args
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.declaration import from_sidecar, sidecar_path
 from robustbench_quest.models.load import explain, load_model
-from robustbench_quest.models.preprocessing import Source, resolve_preprocessing
-from robustbench_quest.models.training_args import declared_by_args
-from robustbench_quest.models.variants import resolve
+from robustbench_quest.models.preprocessing import resolve_preprocessing
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
 

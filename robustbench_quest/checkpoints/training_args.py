@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import CheckpointError
+from ..registry import ATTENTION
 from ..types import OptionValue
-from .declaration import Declaration, checked_options
+from .declared import Declaration, checked_options
 from .preprocessing import ARGS, from_args, from_container
-from .variants import VARIANTS
 
 
 def declared_by_args(args: Mapping[str, Any], entries: tuple[str, ...]) -> Declaration:
@@ -60,7 +60,7 @@ def _timm_arch(model: str) -> str:
 
 def _named_attention(args: Mapping[str, Any]) -> str | None:
     named = args.get("attention")
-    return named if isinstance(named, str) and named in VARIANTS else None
+    return named if isinstance(named, str) and named in ATTENTION else None
 
 
 def _layers(args: Mapping[str, Any]) -> Mapping[str, OptionValue] | None:

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..identity import file_sha256
 from .containers import find_containers
-from .fingerprint import file_sha256
 from .unpickle import read_pickle
 
 SUFFIXES = (".pt", ".pth", ".safetensors", ".bin", ".tar")

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import Save, deit_args, facts, tiny
+from small_checkpoints import Save, deit_args, facts, tiny
 from torch import nn
 
+from robustbench_quest.checkpoints.file import read_checkpoint
 from robustbench_quest.errors import CheckpointError
-from robustbench_quest.models.checkpoint import read_checkpoint
 
 STATE = {"head.weight": torch.arange(6.0).view(2, 3), "head.bias": torch.tensor([1.0, -1.0])}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import timm
 
-from robustbench_quest.models.sources import local_sources, sources_sha256
-from robustbench_quest.models.user_code import load_object
+from robustbench_quest.user_code import load_object
+from robustbench_quest.user_sources import local_sources, sources_sha256
 
 FILES = {
     "mine.py": "import os\nimport torch\nfrom helper import SCALE\nimport pack.part as part\n",

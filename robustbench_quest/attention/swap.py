@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError
 from ..types import AttentionSpec
-from .attention import Attention, CrossAttention, SelfAttention
+from .core import Attention, CrossAttention, SelfAttention
 from .elliptical import PreviousValues
 from .variants import VARIANTS, Layer, resolve
 

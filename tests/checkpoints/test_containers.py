@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checkpoints import Save, State, facts, tiny
+from small_checkpoints import Save, State, facts, tiny
 
+from robustbench_quest.checkpoints.containers import choose_container
+from robustbench_quest.checkpoints.file import read_checkpoint
+from robustbench_quest.checkpoints.state_dict import (
+    CLASSIFIER,
+    MMSEG,
+    SEGMENTER,
+    SELF_SUPERVISED,
+    normalise,
+    timm_name,
+)
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.checkpoint import read_checkpoint
-from robustbench_quest.models.containers import choose_container
-from robustbench_quest.models.keys import CLASSIFIER, MMSEG, SEGMENTER, SELF_SUPERVISED, normalise, timm_name
 from robustbench_quest.models.load import load_model
 
 ONE = torch.ones(1)
