@@ -10,18 +10,21 @@ import abc
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
-from ..budget import format_eps
+from ..budget import Budget, format_eps
 from ..rng import ImageRng
 
-Model = Callable[[Tensor], Tensor]
-"""Images (N, 3, H, W) to logits (N, K). ``model.bounds`` is the range of its input: a pair, or None for none;
-without the attribute it is (0, 1)."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Model = Callable[["Tensor"], "Tensor"]
+"""Images (N, 3, H, W) to outputs, for classification logits (N, K). A model may say more about itself:
+``bounds`` is the range of its input, a pair, or None for none (default (0, 1)); ``batch_size`` how many
+images it takes at once (default all); ``objective`` what to raise (default cross-entropy)."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,31 @@ class Attack(abc.ABC):
     """Base of all attacks; subclasses are dataclasses with ``frozen=True, repr=False``.
 
     The ``repr`` can be pasted back. ``version`` is raised when an attack's numbers change; it is part of
-    every cell id. Every attack has the settings ``eps`` (a Fraction, in the unit of the images), ``norm``
-    ("linf" or "l2") and ``labels`` ("true" or "predicted": what its loss is taken against).
+    every cell id. Importing an attack imports no torch, so that its settings can be listed and checked
+    without it: what computes is imported in ``run``.
+
+    Attributes:
+        only_robust: whether images that the model already gets wrong are left alone. An attack by itself
+            moves every image, since Top-5 and NLL of a wrong one can still get worse; an ensemble that
+            reports the worst case does not.
+        labels: what its loss is taken against, "true" or "predicted".
     """
 
     version: ClassVar[int] = 1
-    eps: Fraction
-    norm: str
+    only_robust: ClassVar[bool] = False
     labels: str = "true"
+
+    @property
+    def budget(self) -> Budget | None:
+        """How far it may move an image; None for an attack that looks for the shortest way."""
+        return None
+
+    def stages(self) -> tuple[tuple[str, Attack], ...]:
+        """Return (name, attack) of what is tried in turn, each on the images that are still robust.
+
+        An attack by itself is one stage without a name.
+        """
+        return (("", self),)
 
     def __repr__(self) -> str:
         settings = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
@@ -68,7 +88,9 @@ class Attack(abc.ABC):
         return f"{type(self).__name__}({text})"
 
     def _text(self, value: object) -> object:
-        return format_eps(value, self.norm) if isinstance(value, Fraction) else value
+        if not isinstance(value, Fraction):
+            return value
+        return format_eps(value, self.budget.norm) if self.budget else format_eps(value)
 
     @property
     @abc.abstractmethod
@@ -89,3 +111,15 @@ class Attack(abc.ABC):
     @abc.abstractmethod
     def run(self, model: Model, x: Tensor, y: Tensor, rng: ImageRng) -> Proposal:
         """Do what ``__call__`` does and also say what it took."""
+
+
+class Budgeted(Attack):
+    """An attack that stays within ``eps`` (a Fraction, in the unit of the images) in ``norm``."""
+
+    eps: Fraction
+    norm: str
+
+    @property
+    def budget(self) -> Budget:
+        """How far it may move an image."""
+        return Budget(self.norm, self.eps)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..rng import ImageRng
-from .base import Attack, Model, Proposal
-from .gradient import LABELS, Oracle
-from .norms import NORMS
-from .settings import choice, eps_of, hold
+from .base import Budgeted, Model, Proposal
+from .settings import LABELS, NORM_NAMES, choice, eps_of, hold
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, repr=False)
-class FGSM(Attack):
+class FGSM(Budgeted):
     """One step of length eps in the direction in which the loss rises fastest, clipped to the model's range.
 
     For linf that is x + eps sign(gradient), for l2 x + eps gradient / |gradient| ("fast gradient method"). An
@@ -35,7 +34,7 @@ class FGSM(Attack):
     labels: str = "true"
 
     def __post_init__(self) -> None:
-        choice("norm", self.norm, NORMS)
+        choice("norm", self.norm, NORM_NAMES)
         choice("labels", self.labels, LABELS)
         hold(self, eps=eps_of(self.eps, self.norm))
 
@@ -46,6 +45,9 @@ class FGSM(Attack):
 
     def run(self, model: Model, x: Tensor, y: Tensor, rng: ImageRng) -> Proposal:
         """See ``Attack.run``."""
+        from .gradient import Oracle
+        from .norms import NORMS
+
         if self.eps == 0 or len(x) == 0:
             return Proposal.unchanged(x)
         oracle = Oracle(model, x)

@@ -1,10 +1,13 @@
-"""What a norm means to a gradient attack: where to start, which way is up, how to come back into the ball.
+"""What a norm means: how far apart images are, where to start, which way is up, how to come back into the
+ball.
 
-One attack algorithm with these three hooks serves every norm, as in foolbox (``gradient_descent_base.py``).
+One attack algorithm with these hooks serves every norm, as in foolbox (``gradient_descent_base.py``); the
+evaluator measures with the same objects. How budgets are written is in ``budget.UNITS``.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -14,9 +17,20 @@ from torch import Tensor
 
 from ..rng import ImageRng
 
+# float32 rounds a sum such as pixel + eps by up to 6e-8 in every pixel; who is off by more has left the ball.
+ROUNDING = 1e-7
+
 
 class Norm(Protocol):
     """The hooks. Images and gradients are (N, C, H, W); eps, the radius, has the unit of the images."""
+
+    def measure(self, change: Tensor) -> Tensor:
+        """Return the length of each image's ``change`` (N,)."""
+        ...
+
+    def tolerance(self, dimensions: int) -> float:
+        """Return how far rounding in float32 can carry an image of so many values out of its ball."""
+        ...
 
     def random_start(self, clean: Tensor, eps: float, rng: ImageRng, restart: int) -> Tensor:
         """Return uniform draws from the balls around ``clean``; ``restart`` is part of their key."""
@@ -34,6 +48,14 @@ class Norm(Protocol):
 class Linf:
     """Every pixel may change by at most eps."""
 
+    def measure(self, change: Tensor) -> Tensor:
+        """Return the largest change of a pixel."""
+        return change.abs().flatten(1).amax(dim=1)
+
+    def tolerance(self, dimensions: int) -> float:
+        """Return the rounding of one pixel."""
+        return ROUNDING
+
     def random_start(self, clean: Tensor, eps: float, rng: ImageRng, restart: int) -> Tensor:
         """Return ``clean`` plus uniform noise from [-eps, eps]."""
         draws = _like(clean, rng.uniform(tuple(clean.shape[1:]), "start", restart))
@@ -50,6 +72,15 @@ class Linf:
 
 class L2:
     """The change of an image has Euclidean length eps at most."""
+
+    def measure(self, change: Tensor) -> Tensor:
+        """Return the Euclidean length."""
+        length: Tensor = torch.linalg.vector_norm(change.flatten(1), dim=1)
+        return length
+
+    def tolerance(self, dimensions: int) -> float:
+        """Return the length of a change by one rounding in every pixel."""
+        return ROUNDING * math.sqrt(dimensions)
 
     def random_start(self, clean: Tensor, eps: float, rng: ImageRng, restart: int) -> Tensor:
         """Return uniform draws from the balls: a normal direction, and radius eps u^(1/d) in d dimensions.

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..budget import parse_step, step_size
 from ..errors import OptionError
 from ..rng import ImageRng
-from .base import Attack, Model, Proposal
-from .gradient import LABELS, Oracle
-from .norms import NORMS
-from .ranking import Worst
-from .settings import choice, eps_of, flag, hold, whole
+from .base import Budgeted, Model, Proposal
+from .settings import LABELS, NORM_NAMES, choice, eps_of, flag, hold, whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEEP = ("last", "best")
 
 
 @dataclass(frozen=True, repr=False)
-class PGD(Attack):
+class PGD(Budgeted):
     """Repeated steps up the loss, each projected back into the eps ball and clipped to the model's range.
 
     Of several restarts a misclassified result beats a correctly classified one, then the larger loss; so an
@@ -52,7 +50,7 @@ class PGD(Attack):
     keep: str = "last"
 
     def __post_init__(self) -> None:
-        choice("norm", self.norm, NORMS)
+        choice("norm", self.norm, NORM_NAMES)
         choice("labels", self.labels, LABELS)
         choice("keep", self.keep, KEEP)
         whole("steps", self.steps)
@@ -77,12 +75,16 @@ class PGD(Attack):
 
     def run(self, model: Model, x: Tensor, y: Tensor, rng: ImageRng) -> Proposal:
         """See ``Attack.run``."""
+        from .gradient import Oracle
+        from .norms import NORMS
+        from .ranking import Worst
+
         if self.eps == 0 or len(x) == 0:
             return Proposal.unchanged(x)
         oracle = Oracle(model, x)
         labels = oracle.loss_labels(self.labels, x, y)
         norm, eps, alpha = NORMS[self.norm], float(self.eps), step_size(self.alpha, self.eps)
-        worst = Worst(y)
+        worst = Worst(y, oracle.objective)
         for restart in range(self.restarts):
             images = oracle.clip(norm.random_start(x, eps, rng, restart)) if self.random_start else x
             for _ in range(self.steps):

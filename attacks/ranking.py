@@ -1,7 +1,7 @@
 """Which of two perturbed versions of an image is worse for the model, and the worst one seen so far.
 
-A misclassified one beats a correctly classified one; among equals the larger loss wins, then the earlier one.
-Both are measured against the true labels, whatever labels the attack itself used.
+One on which the model fails beats one on which it does not; among equals the larger loss wins, then the
+earlier one. Both are measured against the true labels, whatever labels the attack itself used.
 """
 
 from __future__ import annotations
@@ -9,19 +9,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-
-def misclassified(logits: Tensor, y: Tensor) -> Tensor:
-    """Return (N,) whether the model fails on each image: logits (N, K), true labels ``y`` (N,).
-
-    A tie of the label with another class is a failure, and so is a NaN or infinite logit.
-    """
-    label = y.unsqueeze(1)
-    best_other = logits.scatter(1, label, -math.inf).amax(dim=1)
-    right = logits.gather(1, label).squeeze(1) > best_other
-    return ~(right & logits.isfinite().all(dim=1))
+from .objective import Objective
 
 
 class Worst:
@@ -29,19 +19,21 @@ class Worst:
 
     Args:
         y: true labels (N,).
+        objective: what failing is, and the loss.
     """
 
-    def __init__(self, y: Tensor) -> None:
+    def __init__(self, y: Tensor, objective: Objective) -> None:
         self._y = y
+        self._objective = objective
         self._seen: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     def offer(self, images: Tensor, logits: Tensor, restart: int) -> None:
         """Take those of ``images`` (N, C, H, W) that are worse than what is held, by ``logits`` (N, K)."""
-        wrong = misclassified(logits, self._y)
+        wrong = self._objective.failed(logits, self._y)
         # A NaN loss ranks last: an image that breaks the arithmetic must not hide one that fools the model.
-        loss = F.cross_entropy(logits, self._y, reduction="none")
+        loss = self._objective.loss(logits, self._y)
         loss = torch.where(loss.isnan(), -math.inf, loss)
-        restarts = torch.full_like(self._y, restart)
+        restarts = torch.full((len(images),), restart, dtype=torch.int64, device=images.device)
         if self._seen is None:
             self._seen = images, wrong, loss, restarts
             return

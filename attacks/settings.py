@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from ..budget import Number, check_eps, parse_eps
+from ..budget import UNITS, Number, check_eps, parse_eps
 from ..errors import OptionError, unknown
+
+NORM_NAMES = tuple(UNITS)
+LABELS = ("true", "predicted")
 
 
 def choice(name: str, value: object, known: Iterable[str]) -> None:

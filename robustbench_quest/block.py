@@ -1,13 +1,8 @@
-"""One block: images through the threat and the model to records.
-
-The evaluator judges what an attack proposes. It checks the range of the input once per batch and the eps ball
-and range of every returned image, scores each image once, and records what it finds.
-"""
+"""One block of a cell: prepared images through the threat and the model to records."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,25 +12,24 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from .datasets.transform import to_unit
 from .device import full_precision
 from .errors import DataError
 from .records import Records, make_records
-from .rng import ImageRng
-from .scoring import Columns, cross_entropy, distances, predictions, score
-from .threats import build_attack
+from .run import How
+from .tasks import Task, schema_of, task_of
+from .threats import kind_of
 from .types import Cell
 
 if TYPE_CHECKING:
-    from .attacks.base import Attack, Model, Proposal
     from .datasets.base import Dataset
-    from .datasets.loader import Batch
+    from .datasets.window import Window
     from .models.classifier import Classifier
 
-# float32 rounds a sum such as pixel + eps by up to 6e-8 in every pixel; who is off by more has left the ball.
-ROUNDING = 1e-7
-
+Columns = dict[str, Any]
 Images = dict[str, npt.NDArray[Any]]
-"""Kept images: ``image_id`` (N,), ``clean`` and, with an attack, ``perturbed`` (N, 3, H, W) float32."""
+"""Kept images: ``image_id`` (N,), ``clean`` and, where they were changed, ``perturbed`` (N, 3, H, W)
+float32."""
 
 
 class Advance(Protocol):
@@ -45,57 +39,136 @@ class Advance(Protocol):
         """Take note of images, or a fraction of one, finished since the last call; or found in the store."""
 
 
+class StageFiles(Protocol):
+    """Where the stages of one block are kept, so that a run that dies between two of them goes on."""
+
+    def read(self, stage: int, name: str) -> Records | None:
+        """Return the block's records as they were after a stage, or None."""
+
+    def write(self, stage: int, name: str, records: Records) -> None:
+        """Keep the block's records as they are after a stage."""
+
+
 @dataclass(frozen=True)
 class Job:
-    """A cell to compute, and how; what is not in the cell changes no number.
-
-    Args:
-        model, dataset, cell: what to compute.
-        batch_size: images per model call.
-        workers: processes that read images; 0 reads in this one.
-        keep_images: of how many images, from the first, pixels are kept.
-        advance: told of progress.
-    """
+    """A cell to compute, and how; what is not in the cell changes no number."""
 
     model: Classifier
     dataset: Dataset
     cell: Cell
-    batch_size: int
-    workers: int
-    keep_images: int
+    how: How
     advance: Advance
 
     @cached_property
-    def attack(self) -> Attack | None:
-        """The cell's attack; None for clean images."""
-        return None if self.cell.threat.is_clean else build_attack(self.cell.threat)
+    def task(self) -> Task:
+        """What the data set asks of the model."""
+        return task_of(self.cell.dataset)
 
 
-def compute_block(job: Job, number: int) -> tuple[Records, Images]:
-    """Return the records of block ``number`` of the job's cell, and those of its images that are kept.
+@dataclass(frozen=True)
+class Block:
+    """One block of a job, with its images.
+
+    Args:
+        job: what it belongs to.
+        number: of the block.
+        window: its prepared images.
+        stages: where stages are kept, if anywhere.
+    """
+
+    job: Job
+    number: int
+    window: Window
+    stages: StageFiles | None = None
+
+    @cached_property
+    def positions(self) -> range:
+        """Where its images stand in the data set's order."""
+        return self.job.cell.blocks[self.number]
+
+    @cached_property
+    def listing(self) -> npt.NDArray[np.int64]:
+        """Where its images stand in the data set's listing (N,)."""
+        return self.job.dataset.order[self.positions.start : self.positions.stop]
+
+    @cached_property
+    def image_ids(self) -> tuple[str, ...]:
+        """The ids of its images."""
+        return tuple(self.job.dataset.image_ids[index] for index in self.listing.tolist())
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """What the model should answer, on the host."""
+        return self.job.task.targets(self.job.dataset, self.listing)
+
+    @property
+    def kept(self) -> int:
+        """How many of its images, from the first, are kept."""
+        return max(0, min(len(self.positions), self.job.how.keep_images - self.positions.start))
+
+    def batches(self) -> Iterator[slice]:
+        """Yield the block in parts of the model's batch size."""
+        size, count = self.job.how.batch_size, len(self.positions)
+        for start in range(0, count, size):
+            yield slice(start, min(start + size, count))
+
+    def pixels(self, part: slice) -> Tensor:
+        """Return images of the block as float32 (N, 3, S, S) in [0, 1], on the model's device.
+
+        Raises:
+            DataError: pixels outside [0, 1].
+        """
+        x = torch.from_numpy(to_unit(self.window.images[part]))
+        check_pixels(x, self.image_ids[part])
+        return x.to(self.job.model.device)
+
+
+def compute_block(block: Block) -> tuple[Records, Images]:
+    """Return the records of a block, and those of its images that are kept.
 
     Raises:
-        DataError: an image cannot be read, or has pixels outside [0, 1].
+        DataError: pixels outside [0, 1].
     """
-    from .datasets.loader import load_batches
-
-    block = job.cell.blocks[number]
-    indices = job.dataset.order[block.start : block.stop].tolist()
-    parts: list[Columns] = []
-    kept: list[Images] = []
-    position = block.start
+    cell = block.job.cell
     # Attacks need autograd, which cannot be switched on inside a caller's inference mode.
-    with full_precision(job.model.device), torch.inference_mode(False), torch.no_grad():
-        batches = load_batches(job.dataset, job.model.preprocessing, indices, job.batch_size, job.workers)
-        with contextlib.closing(batches):
-            for batch in batches:
-                columns, images = _batch(job, batch, position)
-                parts.append(columns)
-                wanted = job.keep_images - position
-                if wanted > 0:
-                    kept.append({name: array[:wanted] for name, array in images.items()})
-                position += len(batch.image_ids)
-    return make_records(_joined(parts), attacked=job.attack is not None), _joined(kept)
+    with full_precision(block.job.model.device), torch.inference_mode(False), torch.no_grad():
+        columns, images = kind_of(cell.threat).computing()(block)
+    return block_records(block, columns), images
+
+
+def block_records(block: Block, columns: Mapping[str, Any]) -> Records:
+    """Return records from the columns that the task and the threat fill; the common ones are added."""
+    positions, cell = block.positions, block.job.cell
+    common = {
+        "index": np.arange(positions.start, positions.stop, dtype=np.int32),
+        "image_id": np.array(block.image_ids, dtype=object),
+        "input_crc": block.window.crcs,
+    }
+    return make_records({**common, **columns}, schema_of(cell.dataset, cell.threat))
+
+
+def clean(block: Block) -> tuple[Columns, Images]:
+    """Score the images as they are."""
+    job = block.job
+    parts = []
+    for part in block.batches():
+        outputs = job.model(block.pixels(part))
+        parts.append(job.task.score(outputs, block.targets[part]))
+        job.advance(part.stop - part.start)
+    return joined(parts), kept_images(block)
+
+
+def kept_images(block: Block) -> Images:
+    """Return ids and clean pixels of the block's images that are kept, {} for none."""
+    if not block.kept:
+        return {}
+    pixels = block.pixels(slice(0, block.kept)).numpy(force=True)
+    return {"image_id": np.array(block.image_ids[: block.kept]), "clean": pixels}
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return the columns of all parts, one after the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def check_pixels(x: Tensor, image_ids: Sequence[str]) -> None:
@@ -104,7 +177,7 @@ def check_pixels(x: Tensor, image_ids: Sequence[str]) -> None:
     Raises:
         DataError: a value is below 0, above 1 or NaN.
     """
-    inside = _in_range(x)
+    inside = in_range(x, (0.0, 1.0))
     if not bool(inside.all()):
         first = int((~inside).nonzero()[0])
         low, high = float(x[first].min()), float(x[first].max())
@@ -114,96 +187,6 @@ def check_pixels(x: Tensor, image_ids: Sequence[str]) -> None:
         )
 
 
-def _batch(job: Job, batch: Batch, position: int) -> tuple[Columns, Images]:
-    x, y = batch.pixels.to(job.model.device), batch.labels.to(job.model.device)
-    check_pixels(x, batch.image_ids)
-    count = len(batch.image_ids)
-    columns: Columns = {
-        "index": np.arange(position, position + count, dtype=np.int32),
-        "image_id": np.array(batch.image_ids, dtype=object),
-        "input_crc": batch.input_crc,
-        "label": batch.labels.numpy().astype(np.int32),
-    }
-    images: Images = {"image_id": np.array(batch.image_ids), "clean": batch.pixels.numpy()}
-    clean_logits = job.model(x)
-    if job.attack is None:
-        job.advance(count)
-        return {**columns, **score(clean_logits, y)}, images
-    attacked, adversarial = _attacked(job, job.attack, x, y, clean_logits, batch.image_ids)
-    images["perturbed"] = adversarial.numpy(force=True)
-    return {**columns, **attacked}, images
-
-
-def _attacked(
-    job: Job, attack: Attack, x: Tensor, y: Tensor, clean_logits: Tensor, image_ids: Sequence[str]
-) -> tuple[Columns, Tensor]:
-    """Return the columns of attacked images, and the images that were scored."""
-    rng = ImageRng(job.cell.seed, job.cell.threat.name, image_ids)
-    with _reporting(job.model.space(job.cell.protocol), attack, len(x), job.advance) as space:
-        proposal = attack.run(space, x, y, rng)
-    adversarial, logits = proposal.images, job.model(proposal.images)
-    clean, final = score(clean_logits, y), score(logits, y)
-    # The clean image lies in every ball. Where the model is wrong on it and right on what the attack
-    # returned, the clean image is the result: robust accuracy never exceeds clean accuracy.
-    clean_fails = final["correct"] & ~clean["correct"]
-    if clean_fails.any():
-        use_clean = torch.from_numpy(clean_fails).to(x.device)
-        adversarial = torch.where(use_clean[:, None, None, None], x, adversarial)
-        logits = torch.where(use_clean[:, None], clean_logits, logits)
-        final = score(logits, y)
-    used = clean_logits.argmax(dim=1) if attack.labels == "predicted" else y
-    broken_by = np.where(final["correct"], "", job.cell.threat.name)
-    columns = {
-        **final,
-        **_judged(attack, x, adversarial, proposal),
-        "clean_pred": predictions(clean),
-        "loss_start": cross_entropy(clean_logits, used),
-        "loss_end": cross_entropy(logits, used),
-        "broken_by": np.where(clean["correct"], broken_by, "clean").astype(object),
-    }
-    return columns, adversarial
-
-
-def _judged(attack: Attack, x: Tensor, adversarial: Tensor, proposal: Proposal) -> Columns:
-    """Return what the attack took, how far it went, and whether it kept to its budget and the range."""
-    linf, l2 = distances(x, adversarial)
-    moved, rounding = (linf, ROUNDING) if attack.norm == "linf" else (l2, ROUNDING * x[0].numel() ** 0.5)
-    eps = float(attack.eps)
-    in_ball = moved <= (eps * (1 + ROUNDING) + rounding if eps else 0.0)
-    return {
-        "linf": linf,
-        "l2": l2,
-        "queries": proposal.queries,
-        "grad_zero": proposal.grad_zero,
-        "grad_nonfinite": proposal.grad_nonfinite,
-        "restart": proposal.restart,
-        "violation": ~(_in_range(adversarial).numpy(force=True) & in_ball),
-    }
-
-
-def _in_range(x: Tensor) -> Tensor:
-    return ((x >= 0) & (x <= 1)).flatten(1).all(dim=1)  # NaN is outside
-
-
-@contextlib.contextmanager
-def _reporting(space: Model, attack: Attack, count: int, advance: Advance) -> Iterator[Model]:
-    """Pass on ``space``, reporting each call as its share of the attack's expected forward passes."""
-    done = 0.0
-
-    class Reporting:
-        bounds = getattr(space, "bounds", (0.0, 1.0))
-
-        def __call__(self, x: Tensor) -> Tensor:
-            nonlocal done
-            logits = space(x)
-            share = min(len(x) / attack.passes, count - done)
-            done += share
-            advance(share)
-            return logits
-
-    yield Reporting()
-    advance(count - done)
-
-
-def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+def in_range(x: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Return whether all values of each image (N,) lie within ``bounds``; NaN is outside."""
+    return ((x >= bounds[0]) & (x <= bounds[1])).flatten(1).all(dim=1)

@@ -7,6 +7,9 @@ are the same budget, and so the same cell of a table.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
@@ -19,6 +22,7 @@ Step = str | Fraction
 """A step size in its one form: "0.15eps" relative to the budget, or an absolute Fraction."""
 
 LEVELS = 255  # an 8-bit image has steps of 1/255
+CHANNELS = 3
 _SNAP = Fraction(1, 10**12)
 _LARGEST = 10**6  # far beyond the l2 distance of any two images
 _LARGEST_EXPONENT = 30
@@ -42,16 +46,61 @@ def parse_eps(value: Number, name: str = "eps") -> Fraction:
     return _snapped(number)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """How budgets of a norm are written, and how large they can be.
+
+    Args:
+        in_levels: whether they are steps of a pixel, written as k/255.
+        diameter: from the side of an image to the distance between black and white: no two images are
+            farther apart.
+    """
+
+    in_levels: bool
+    diameter: Callable[[int], float]
+
+
+UNITS = {
+    "linf": Unit(True, lambda size: 1.0),
+    "l2": Unit(False, lambda size: math.sqrt(CHANNELS) * size),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How far an attack may move an image: ``eps`` in ``norm``."""
+
+    norm: str
+    eps: Fraction
+
+    def __str__(self) -> str:
+        return f"{self.norm} {format_eps(self.eps, self.norm)}"
+
+
+def check_diameter(budget: Budget, size: int) -> None:
+    """Refuse a budget that reaches every image of ``size`` x ``size`` pixels from every other.
+
+    Raises:
+        OptionError: most likely it is in units of 0-255.
+    """
+    diameter = UNITS[budget.norm].diameter(size)
+    if budget.eps > diameter:
+        raise OptionError(
+            f"eps {_decimal(budget.eps)} is more than {diameter:.4g}, the {budget.norm} distance from black "
+            f"to white for {size}x{size} pixels in [0, 1]; divide a budget for pixels of 0-255 by {LEVELS}"
+        )
+
+
 def check_eps(eps: Fraction, norm: str, name: str = "eps", *, allow_large_eps: bool = False) -> Fraction:
     """Return ``eps`` if it makes sense in ``norm``: for linf at most 1, and below 1/2 unless that is allowed.
 
-    With a linf budget of 1/2 every image can become the same grey one, so no model can be right. An l2 budget
-    has no such limit.
+    With a linf budget of 1/2 every image can become the same grey one, so no model can be right. What is too
+    large in another norm depends on the size of the images: see ``check_diameter``.
 
     Raises:
         OptionError: the budget is too large.
     """
-    if norm != "linf":
+    if not UNITS[norm].in_levels:
         return eps
     if eps > 1:
         meant = f"did you mean {_decimal(eps)}/{LEVELS}?" if eps < LEVELS else "write it as 4/255"
@@ -71,7 +120,7 @@ def format_eps(eps: Fraction, norm: str = "linf") -> str:
     a value that no short decimal equals stays a quotient ("0.5/255", "1/7").
     """
     levels = eps * LEVELS
-    if norm == "linf" and levels.denominator == 1:
+    if UNITS[norm].in_levels and levels.denominator == 1:
         return f"{levels.numerator}/{LEVELS}"
     if "/" in _decimal(eps) and "/" not in _decimal(levels):
         return f"{_decimal(levels)}/{LEVELS}"

@@ -1,30 +1,33 @@
-"""One cell: which blocks are missing, compute them, keep them."""
+"""Cells of one model and one data set: which blocks are missing, compute them, keep them."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from .block import Advance, Images, Job, compute_block
+from .block import Advance, Block, Images, Job, StageFiles, compute_block
+from .datasets.window import Windows
 from .environment import environment
-from .errors import DataError, OptionError
-from .records import Records
+from .errors import DataError, OptionError, unknown
+from .protocols import load_protocol
+from .records import Records, column
+from .run import How, Run
 from .store import Store, StoredCell, write_atomically
-from .types import CLEAN, Cell, Threat
+from .tasks import task_of
+from .threats import kind_of
+from .types import CLEAN, AttackSide, Cell, ModelSpec, Threat
 
 if TYPE_CHECKING:
     from .datasets.base import Dataset
     from .models.classifier import Classifier
-
-CLEAN_BLOCK = 1024
-ATTACK_BLOCK = 256
-DEFAULT_BATCH = 32
 
 
 def evaluate(
@@ -33,14 +36,8 @@ def evaluate(
     threat: Threat = CLEAN,
     *,
     store: str | Store | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    batch_size: int = DEFAULT_BATCH,
-    block_size: int | None = None,
-    protocol: str = "pixel",
-    workers: int = 0,
-    keep_images: int = 0,
     advance: Advance | None = None,
+    **settings: Any,
 ) -> Records:
     """Return the records of a cell: read from the store where they are there, computed where they are not.
 
@@ -49,94 +46,199 @@ def evaluate(
         dataset: images and labels.
         threat: CLEAN, or what ``threat(name, ...)`` returns.
         store: folder of the result store; None keeps nothing.
-        limit: number of images, a prefix of the data set's fixed order; None is all.
-        seed: of every draw.
-        batch_size: images per model call; splits a block and changes no draw.
-        block_size: images per block, the unit of work and resume; default 1,024, for attacks 256.
-        protocol: named attack settings; decides the space in which attacks run.
-        workers: processes that read images; 0 reads in this one.
-        keep_images: clean and perturbed pixels of the first images to keep beside the cell as npz.
         advance: told of progress.
+        settings: fields of ``Run`` (limit, seed, block_size, protocol, adaptive) and of ``How`` (batch_size,
+            workers, keep_images), by name.
 
     Raises:
         QuestError: the model was changed after it was wrapped.
-        OptionError: a size that makes no sense.
+        OptionError: no such setting, or a size that makes no sense.
         DataError: labels that the model cannot predict, or an image that cannot be read.
         StoreError: the store is damaged or cannot be written to.
     """
     model.check_unchanged()
-    check_sizes(batch_size, workers, keep_images)
-    if keep_images and store is None:
-        raise OptionError(f"keep_images={keep_images} needs a store to keep them in")
-    cell = make_cell(model, dataset, threat, limit=limit, seed=seed, block_size=block_size, protocol=protocol)
-    job = Job(model, dataset, cell, batch_size, workers, keep_images, advance or _ignore)
+    run, how = _split(settings)
+    if how.keep_images and store is None:
+        raise OptionError(f"keep_images={how.keep_images} needs a store to keep them in")
+    cell = make_cell(model.spec, dataset, threat, run)
+    job = Job(model, dataset, cell, how, advance or _ignore)
     if store is None:
-        return pa.concat_tables([compute_block(job, number)[0] for number in range(len(cell.blocks))])
-    return _complete(job, (store if isinstance(store, Store) else Store(store)).cell(cell))
+        wanted = set(range(len(cell.blocks)))
+        return pa.concat_tables([_unfailed(done)[0] for done in compute([job], [wanted])])
+    stored = (store if isinstance(store, Store) else Store(store)).cell(cell)
+    for error in complete([job], [stored]):
+        if error is not None:
+            raise error
+    return stored.read()
 
 
-def make_cell(
-    model: Classifier,
-    dataset: Dataset,
-    threat: Threat = CLEAN,
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    block_size: int | None = None,
-    protocol: str = "pixel",
-) -> Cell:
+def make_cell(model: ModelSpec, dataset: Dataset, threat: Threat = CLEAN, run: Run | None = None) -> Cell:
     """Return the cell of a model, a data set and a threat, after checking that they fit together.
 
+    A cell holds of ``run`` what can change its numbers: the seed where the threat draws, the space and the
+    gradient of an attack where it sees the model. Clean cells are the same under every seed and protocol.
+
     Raises:
-        OptionError: ``limit`` or ``block_size`` is not positive.
+        OptionError: a threat that makes no sense for the model.
         DataError: labels that the model cannot predict.
     """
-    _check_at_least(1, {"--limit": limit, "--block-size": block_size})
-    _check_labels(model, dataset)
-    size = len(dataset.image_ids)
+    run = run or Run()
+    kind = kind_of(threat)
+    if not len(dataset):
+        raise DataError(f"data set {dataset.name} holds no images")
+    spec = dataset.spec
+    task_of(spec).check(model, dataset)
+    kind.check(threat, model)
+    protocol = load_protocol(run.protocol)
+    adaptive = protocol.adaptive if run.adaptive is None else run.adaptive
     return Cell(
-        model=model.spec,
-        dataset=dataset.spec,
+        model=model,
+        dataset=spec,
         threat=threat,
-        limit=size if limit is None else min(limit, size),
-        seed=seed,
-        block_size=block_size or (CLEAN_BLOCK if threat.is_clean else ATTACK_BLOCK),
-        protocol=protocol,
+        limit=len(dataset) if run.limit is None else min(run.limit, len(dataset)),
+        block_size=run.block_size or kind.block_size,
+        seed=run.seed if kind.seeded else None,
+        side=AttackSide(protocol.space, adaptive) if kind.sees_model else None,
+        protocol=protocol.name if kind.sees_model else "",
     )
 
 
-def check_sizes(batch_size: int, workers: int, keep_images: int) -> None:
-    """Refuse sizes that make no sense; they change no number.
+@dataclass(frozen=True)
+class Done:
+    """A block that was computed, or the error that ended its cell."""
+
+    job: int
+    number: int
+    records: Records | None = None
+    images: Images = dataclasses.field(default_factory=dict)
+    error: Exception | None = None
+
+
+def compute(
+    jobs: Sequence[Job], wanted: Sequence[set[int]], stored: Sequence[StoredCell] | None = None
+) -> Iterator[Done]:
+    """Yield the wanted blocks of jobs of one model and one data set, each image read once for all of them.
+
+    The jobs go through the data set together, a stretch of the largest block at a time, in the order given:
+    clean images first, so that a model that is no good is seen before it is attacked. An error ends its own
+    job and no other.
+
+    Args:
+        jobs: what to compute; they share ``how``.
+        wanted: of each job, the numbers of its blocks.
+        stored: where each job is kept, for stages; None keeps none.
+    """
+    first = jobs[0]
+    plan = sorted(
+        (job.cell.blocks[number].start // _stretch(jobs), index, number)
+        for index, job in enumerate(jobs)
+        for number in wanted[index]
+    )
+    positions = sorted({p for _, index, number in plan for p in jobs[index].cell.blocks[number]})
+    ended: set[int] = set()
+    how = first.how
+    with Windows(first.dataset, first.model.preprocessing, positions, how.batch_size, how.workers) as windows:
+        for place, index, number in plan:
+            if index in ended:
+                continue
+            job = jobs[index]
+            windows.forget_before(place * _stretch(jobs))
+            try:
+                window = windows.window(job.cell.blocks[number])
+                stages = stored[index].stages(number) if stored else None
+                records, images = compute_block(Block(job, number, window, stages))
+            except Exception as error:
+                ended.add(index)
+                yield Done(index, number, error=error)
+            else:
+                yield Done(index, number, records, images)
+
+
+def _stretch(jobs: Sequence[Job]) -> int:
+    return max(job.cell.block_size for job in jobs)
+
+
+def complete(jobs: Sequence[Job], stored: Sequence[StoredCell]) -> list[Exception | None]:
+    """Compute what the store lacks of jobs of one model and one data set; return the error of each, or None.
 
     Raises:
-        OptionError: one is too small.
+        StoreError: the store cannot be written to.
     """
-    _check_at_least(1, {"--batch-size": batch_size})
-    _check_at_least(0, {"--workers": workers, "--keep-images": keep_images})
+    errors: list[Exception | None] = [None] * len(jobs)
+    missing: list[set[int]] = []
+    wanted: list[set[int]] = []
+    for index, (job, cell) in enumerate(zip(jobs, stored, strict=True)):
+        cell.write_cell(_names(job))
+        missing.append(set(cell.missing()))
+        wanted.append(missing[index] | _without_images(job, cell))
+        for number, block in enumerate(job.cell.blocks):
+            if number not in wanted[index]:
+                job.advance(len(block), computed=False)
+    for done in compute(jobs, wanted, stored):
+        try:
+            records, images = _unfailed(done)
+            _keep(jobs[done.job], stored[done.job], done.number, records, images, missing[done.job])
+        except Exception as error:
+            errors[done.job] = errors[done.job] or error
+    for index, cell in enumerate(stored):
+        if errors[index] is None:
+            cell.finish()
+    return errors
 
 
-def _complete(job: Job, stored: StoredCell) -> Records:
-    """Compute what the store lacks, block by block; return everything."""
-    blocks = job.cell.blocks
-    missing = set(stored.missing())
-    # Images that are asked for once a cell is finished are computed again, and its records left as they are.
-    without_images = {
-        number
-        for number, block in enumerate(blocks)
-        if block.start < job.keep_images and not _holds(_images_path(stored, number), block, job.keep_images)
-    }
-    stored.write_cell(_names(job))
-    for number, block in enumerate(blocks):
-        if number not in missing | without_images:
-            job.advance(len(block), computed=False)
-            continue
-        records, images = compute_block(job, number)
+def _keep(
+    job: Job, stored: StoredCell, number: int, records: Records, images: Images, missing: set[int]
+) -> None:
+    """Write a block, unless it is there and only its images were asked for."""
+    if number in missing:
         if images:
             write_atomically(_images_path(stored, number), _npz(images))
-        if number in missing:
-            side = {**environment(job.model.device), "batch_size": job.batch_size, "workers": job.workers}
-            stored.write_block(number, records, side)
-    return stored.finish()
+        how = {"batch_size": job.how.batch_size, "workers": job.how.workers}
+        stored.write_block(number, records, {**environment(job.model.device), **how})
+        return
+    _same_pixels(stored.read_block(number), records)
+    write_atomically(_images_path(stored, number), _npz(images))
+
+
+def _same_pixels(before: Records, now: Records) -> None:
+    """Refuse images whose pixels are no longer those of the records that are kept.
+
+    Raises:
+        DataError: naming the first.
+    """
+    changed = np.flatnonzero(column(before, "input_crc") != column(now, "input_crc"))
+    if len(changed):
+        name = column(now, "image_id")[changed[0]]
+        raise DataError(
+            f"{name} has other pixels than when its records were made: another decoder, or a file that was "
+            "replaced; use another store, or give the data as it was"
+        )
+
+
+def _without_images(job: Job, stored: StoredCell) -> set[int]:
+    """Return the blocks whose images are asked for and not kept; their records are left as they are."""
+    wanted = job.how.keep_images
+    return {
+        number
+        for number, block in enumerate(job.cell.blocks)
+        if block.start < wanted and not _holds(_images_path(stored, number), block, wanted)
+    }
+
+
+def _unfailed(done: Done) -> tuple[Records, Images]:
+    if done.error is not None or done.records is None:
+        raise done.error or ValueError("a block without records and without an error")
+    return done.records, done.images
+
+
+def _split(settings: dict[str, Any]) -> tuple[Run, How]:
+    """Return the settings of a run, and how it is done."""
+    names = {kind: {field.name for field in dataclasses.fields(kind)} for kind in (Run, How)}
+    for name in settings:
+        if name not in names[Run] | names[How]:
+            raise OptionError(unknown("setting", name, names[Run] | names[How]))
+    run, how = ({name: settings[name] for name in settings if name in names[kind]} for kind in (Run, How))
+    return Run(**run), How(**how)
 
 
 def _names(job: Job) -> dict[str, Any]:
@@ -145,8 +247,8 @@ def _names(job: Job) -> dict[str, Any]:
     return {
         "model": model.name,
         "attention": str(model.attention or "own"),
-        "dataset": job.dataset.name,
-        "threat": repr(job.attack) if job.attack else "clean",
+        "protocol": job.cell.protocol,
+        "threat": kind_of(job.cell.threat).text(job.cell.threat),
         "sources": dict(model.sources),
         "guessed": list(model.guessed),
         "num_classes": model.num_classes,
@@ -172,28 +274,8 @@ def _npz(images: Images) -> bytes:
     return buffer.getvalue()
 
 
-def _check_labels(model: Classifier, dataset: Dataset) -> None:
-    labels = dataset.labels
-    if not len(labels):
-        raise DataError(f"data set {dataset.name} holds no images")
-    if int(labels.max()) >= model.num_classes or int(labels.min()) < 0:
-        worst = int(labels.argmax()) if int(labels.max()) >= model.num_classes else int(labels.argmin())
-        raise DataError(
-            f"label {int(labels[worst])} of {dataset.image_ids[worst]} is out of range: the model has "
-            f"classes 0-{model.num_classes - 1}; check the labels, or take the checkpoint for this data"
-        )
-    if dataset.num_classes is not None and dataset.num_classes != model.num_classes:
-        raise DataError(
-            f"data set {dataset.name} has {dataset.num_classes} classes, the model {model.num_classes}; "
-            "check --data and --ckpt"
-        )
-
-
-def _check_at_least(least: int, values: Mapping[str, int | None]) -> None:
-    for flag, value in values.items():
-        if value is not None and value < least:
-            raise OptionError(f"{flag} must be at least {least}, but is {value}")
-
-
 def _ignore(images: float, computed: bool = True) -> None:
     return None
+
+
+__all__ = ["StageFiles", "complete", "compute", "evaluate", "make_cell"]

@@ -6,33 +6,9 @@ column              type        meaning
 index               int32       position in the data set's fixed order
 image_id            string      the data set's name for the image
 input_crc           uint32      CRC-32 of the clean pixels, float32 CHW
-label               int32       true class
-pred                list int32  the five likeliest classes (all, with fewer than five), likeliest first; where
-                                logits tie, the true class comes last of the tied
-prob                list float  their probabilities
-nll                 float64     -log probability of the true class, in nats; infinite unless ``finite``
-brier               float64     sum over classes of (probability - one-hot label)^2
-margin              float64     logit of the true class minus the largest other logit
-correct             bool        pred[0] is the label; false where ``finite`` is false
-correct5            bool        the label is in pred; null with fewer than five classes
-finite              bool        every logit is finite
 ==================  ==========  ==========================================================================
 
-With an attack, in addition:
-
-==================  ==========  ==========================================================================
-clean_pred          int32       prediction for the clean image; -1 where its logits are not finite
-linf, l2            float64     distance to the clean image, in pixels of [0, 1]
-queries             int32       forward passes of this image that the attack made
-loss_start          float64     cross-entropy of the clean image, for the label that the attack used
-loss_end            float64     the same of the returned image
-grad_zero           int32       gradients that were zero everywhere
-grad_nonfinite      int32       gradients with a NaN or infinite entry
-restart             int32       the restart that the image comes from
-broken_by           string      "clean" (wrong before the attack), the attack's name, or "" (robust)
-violation           bool        outside the eps ball or the range of pixels
-==================  ==========  ==========================================================================
-
+What else a record holds follows from the data set's task (``tasks``) and the kind of threat (``threats``).
 No times and no host names: the same work gives the same bytes. Imports no torch.
 """
 
@@ -49,49 +25,18 @@ import pyarrow as pa
 Records: TypeAlias = pa.Table
 """A table of records. An alias: pyarrow has no type information."""
 
-TOP = 5
+Columns: TypeAlias = tuple[tuple[str, Any], ...]
+"""Names and pyarrow types, in order."""
 
-_BASE = [
-    ("index", pa.int32()),
-    ("image_id", pa.string()),
-    ("input_crc", pa.uint32()),
-    ("label", pa.int32()),
-    ("pred", pa.list_(pa.int32())),
-    ("prob", pa.list_(pa.float32())),
-    ("nll", pa.float64()),
-    ("brier", pa.float64()),
-    ("margin", pa.float64()),
-    ("correct", pa.bool_()),
-    ("correct5", pa.bool_()),
-    ("finite", pa.bool_()),
-]
-_ATTACK = [
-    ("clean_pred", pa.int32()),
-    ("linf", pa.float64()),
-    ("l2", pa.float64()),
-    ("queries", pa.int32()),
-    ("loss_start", pa.float64()),
-    ("loss_end", pa.float64()),
-    ("grad_zero", pa.int32()),
-    ("grad_nonfinite", pa.int32()),
-    ("restart", pa.int32()),
-    ("broken_by", pa.string()),
-    ("violation", pa.bool_()),
-]
+COMMON: Columns = (("index", pa.int32()), ("image_id", pa.string()), ("input_crc", pa.uint32()))
 
 
-def schema(attacked: bool) -> pa.Schema:
-    """Return the columns and types of the records of a clean or an attacked cell."""
-    return pa.schema(_BASE + _ATTACK if attacked else _BASE)
-
-
-def make_records(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]], attacked: bool) -> Records:
+def make_records(columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]], schema: pa.Schema) -> Records:
     """Return records from one sequence per column; a missing or extra column is a ValueError."""
-    expected = schema(attacked)
-    if set(columns) != set(expected.names):
-        raise ValueError(f"columns {sorted(set(columns) ^ set(expected.names))} are missing or extra")
-    arrays = [pa.array(_plain(columns[field.name]), type=field.type) for field in expected]
-    return pa.Table.from_arrays(arrays, schema=expected)
+    if set(columns) != set(schema.names):
+        raise ValueError(f"columns {sorted(set(columns) ^ set(schema.names))} are missing or extra")
+    arrays = [pa.array(_plain(columns[field.name]), type=field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def column(records: Records, name: str) -> npt.NDArray[Any]:
@@ -103,6 +48,16 @@ def column(records: Records, name: str) -> npt.NDArray[Any]:
         flat = values.combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return np.asarray(flat).reshape(records.num_rows, -1)
     return np.asarray(values.to_numpy())
+
+
+def columns_of(records: Records) -> dict[str, npt.NDArray[Any]]:
+    """Return every column as an array that can be written to; nulls are None in an array of objects."""
+    return {
+        name: np.array(records[name].to_pylist(), dtype=object)
+        if records[name].null_count
+        else np.array(column(records, name))
+        for name in records.column_names
+    }
 
 
 def digest(records: Records) -> str:

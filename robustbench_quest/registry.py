@@ -24,10 +24,11 @@ class Registry:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._entries: dict[str, tuple[str, str]] = {}
+        self._entries: dict[str, tuple[Any, str]] = {}
 
-    def add(self, name: str, target: str, summary: str) -> None:
-        """Register ``name`` for ``target`` ("module:object", the module relative to this package).
+    def add(self, name: str, target: Any, summary: str) -> None:
+        """Register ``name`` for ``target``: "module:object", the module relative to this package, or an
+        object.
 
         Raises:
             ValueError: the name is taken; the message names both objects.
@@ -46,7 +47,10 @@ class Registry:
         """
         if name not in self._entries:
             raise OptionError(unknown(self.kind, name, self._entries))
-        module, _, attribute = self._entries[name][0].partition(":")
+        target = self._entries[name][0]
+        if not isinstance(target, str):
+            return target
+        module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), attribute)
 
     def summaries(self) -> dict[str, str]:
@@ -65,6 +69,13 @@ ATTACKS.add(
     "fgsm", "attacks.fgsm:FGSM", "Fast gradient sign: one step to the edge of the eps ball (linf, l2)"
 )
 ATTACKS.add("pgd", "attacks.pgd:PGD", "Projected gradient descent, random start, restarts (linf, l2)")
+
+THREAT_KINDS = Registry("kind of threat")
+THREAT_KINDS.add("clean", "threats:CLEAN_IMAGES", "the images as they are")
+THREAT_KINDS.add("attack", "threats:ATTACK", "images moved within a budget, against the model")
+
+TASKS = Registry("task")
+TASKS.add("classification", "tasks.classification:CLASSIFICATION", "one label per image")
 
 ATTENTION = Registry("attention")
 ATTENTION.add("standard", "attention.variants:STANDARD", "softmax(q.k / sqrt(D))")

@@ -3,6 +3,8 @@
     <root>/cells/<id[:2]>/<id>/cell.json                 what the cell is; its identity hashes to the id
                                block-00000.parquet ...   records of one block; the footer names cell and range
                                block-00000.json ...      side file: versions, device, batch size, time, host
+                               block-00000.stage-0-...   the block's records after a stage of its attack,
+                                                         until the block is written
                                block-00000.images.npz    kept images, if any were asked for
                                error.json                the last failure, with its traceback
                                DONE.json                 last: counts, and a digest of all records
@@ -24,12 +26,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import StoreError
-from .records import Records, column, digest, schema
+from .records import Records, column, digest
+from .tasks import schema_of, task_of
 from .types import SCHEMA_VERSION, Cell, canonical
 
 _BLOCK = re.compile(r"block-(\d{5,})\.parquet")
@@ -106,14 +108,17 @@ class StoredCell:
                 f"block {number} must hold the images {expected.start}-{expected.stop - 1} in order"
             )
         write_atomically(self.path / f"block-{number:05d}.json", canonical(side))
-        footer = {_FOOTER: canonical(self._footer(number))}
-        sink = pa.BufferOutputStream()
-        pq.write_table(records.replace_schema_metadata(footer), sink, compression="zstd")
-        write_atomically(self.block_path(number), sink.getvalue().to_pybytes())
+        write_rows(self.block_path(number), records, self._footer(number))
+        for path in self.path.glob(f"block-{number:05d}.stage-*.parquet"):
+            path.unlink(missing_ok=True)
 
     def block_path(self, number: int) -> Path:
         """Return where a block's records are, or will be."""
         return self.path / f"block-{number:05d}.parquet"
+
+    def stages(self, number: int) -> StoredStages:
+        """Return where the stages of a block's attack are kept until the block is written."""
+        return StoredStages(self, number)
 
     def read_block(self, number: int) -> Records:
         """Return one block's records.
@@ -121,8 +126,15 @@ class StoredCell:
         Raises:
             StoreError: the file is torn, or belongs to another cell or range.
         """
-        path = self.block_path(number)
-        expected = schema(attacked=not self.cell.threat.is_clean)
+        return self.read_rows(self.block_path(number), number, self._footer(number))
+
+    def read_rows(self, path: Path, number: int, expected_footer: Mapping[str, Any]) -> Records:
+        """Return a block's rows from a file whose footer is ``expected_footer``.
+
+        Raises:
+            StoreError: the file is torn, or belongs to another cell or range.
+        """
+        expected = schema_of(self.cell.dataset, self.cell.threat)
         try:
             table = pq.ParquetFile(path).read()
             footer = json.loads((table.schema.metadata or {}).get(_FOOTER, b"{}"))
@@ -133,7 +145,7 @@ class StoredCell:
                 f"{path} cannot be read ({reason}); delete it and run the command again"
             ) from error
         block = self.cell.blocks[number]
-        if footer != self._footer(number) or column(records, "index").tolist() != list(block):
+        if footer != expected_footer or column(records, "index").tolist() != list(block):
             raise StoreError(f"{path} belongs to another cell or range; delete it and run the command again")
         return records
 
@@ -168,7 +180,7 @@ class StoredCell:
             "cell": self.cell.id,
             "blocks": len(self.cell.blocks),
             "n": records.num_rows,
-            "correct": int(np.count_nonzero(column(records, "correct"))),
+            **task_of(self.cell.dataset).summary(records),
             "digest": digest(records),
         }
 
@@ -199,6 +211,40 @@ class StoredCell:
             )
         if identity != expected["identity"]:
             raise StoreError(f"{self.path}/cell.json states another cell; delete {self.path} and run again")
+
+
+class StoredStages:
+    """The records of one block as they are after each stage of an attack; gone once the block is written."""
+
+    def __init__(self, stored: StoredCell, number: int) -> None:
+        self._stored = stored
+        self._number = number
+
+    def read(self, stage: int, name: str) -> Records | None:
+        """Return the block's records after a stage, or None where there are none that can be used."""
+        path = self._path(stage, name)
+        try:
+            return self._stored.read_rows(path, self._number, self._footer(stage, name))
+        except StoreError:  # absent or damaged: the stage runs again
+            return None
+
+    def write(self, stage: int, name: str, records: Records) -> None:
+        """Keep the block's records as they are after a stage."""
+        write_rows(self._path(stage, name), records, self._footer(stage, name))
+
+    def _path(self, stage: int, name: str) -> Path:
+        return self._stored.path / f"block-{self._number:05d}.stage-{stage}-{name}.parquet"
+
+    def _footer(self, stage: int, name: str) -> dict[str, Any]:
+        return {"cell": self._stored.cell.id, "block": self._number, "stage": stage, "name": name}
+
+
+def write_rows(path: Path, records: Records, footer: Mapping[str, Any]) -> None:
+    """Write records as Parquet, with what the file is in its footer."""
+    sink = pa.BufferOutputStream()
+    described = records.replace_schema_metadata({_FOOTER: canonical(footer)})
+    pq.write_table(described, sink, compression="zstd")
+    write_atomically(path, sink.getvalue().to_pybytes())
 
 
 def write_atomically(path: Path, data: bytes) -> None:

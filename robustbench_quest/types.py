@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 OptionValue = str | int | float | bool
 Options = tuple[tuple[str, OptionValue], ...]
@@ -117,58 +117,115 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
-    """A data set: its name, the fingerprint of its images and labels, and the reader's version."""
+    """A data set: its name, the fingerprint of its content, the reader's version, and the task it sets."""
 
     name: str
     fingerprint: str
-    size: int
     version: int
+    task: str = "classification"
 
     def identity(self) -> dict[str, Any]:
         """Return what of this can change a number."""
-        return {"name": self.name, "fingerprint": self.fingerprint, "version": self.version}
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "version": self.version,
+            "task": self.task,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Threat:
-    """What the images go through: nothing ("clean"), or an attack with all its settings.
+    """What the images go through: nothing, an attack, a corruption ...; ``kind`` says which of these.
 
-    ``options`` holds every setting, defaults included; eps and absolute steps are exact fractions.
+    ``options`` holds every setting, defaults included; budgets and absolute steps are exact fractions (as
+    text where the threat was read back from a store).
     """
 
+    kind: str
     name: str
     options: tuple[tuple[str, Any], ...] = ()
     version: int = 1
 
     @property
-    def is_clean(self) -> bool:
-        """Whether the images stay as they are."""
-        return self.name == "clean"
-
-    @property
     def eps(self) -> Fraction | None:
-        """The budget, or None for clean images."""
-        return dict(self.options).get("eps")
+        """The budget, or None for a threat without one."""
+        value = dict(self.options).get("eps")
+        return None if value is None else Fraction(value)
 
     def identity(self) -> dict[str, Any]:
         """Return what of this can change a number."""
-        return {"name": self.name, "options": dict(self.options), "version": self.version}
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "options": dict(self.options),
+            "version": self.version,
+        }
 
 
-CLEAN = Threat("clean")
+CLEAN = Threat("clean", "clean")
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSpec:
+    """The space in which attacks move images, as far as it can change a number.
+
+    Args:
+        kind: "pixel", or "normalised": (pixels - mean) / std.
+        std: per channel, for "normalised"; None is the model's own.
+        clamp: the range to which attacks clip; None for none.
+    """
+
+    kind: str = "pixel"
+    std: tuple[float, float, float] | None = None
+    clamp: tuple[float, float] | None = (0.0, 1.0)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of this can change a number."""
+        return {
+            "kind": self.kind,
+            "std": None if self.std is None else list(self.std),
+            "clamp": None if self.clamp is None else list(self.clamp),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AttackSide:
+    """What an attack is allowed to see of a model; part of the cells of attacks and of no others.
+
+    Args:
+        space: where it moves images.
+        adaptive: whether its gradient goes through Elliptical attention's metric M, which the reference code
+            computes without one.
+    """
+
+    space: SpaceSpec = SpaceSpec()
+    adaptive: bool = True
+
+    def identity(self) -> dict[str, Any]:
+        """Return what of this can change a number."""
+        return {"space": self.space.identity(), "adaptive": self.adaptive}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One box of a robustness table: a model, a data set, a threat; and how it is cut into blocks."""
+    """One box of a robustness table: a model, a data set, a threat; and how it is cut into blocks.
+
+    Args:
+        limit: number of images, at most the data set's size.
+        seed: of the draws; None where the threat draws nothing.
+        side: what an attack may see; None for threats that see no model.
+        protocol: a label; what it stands for is in ``threat`` and ``side``.
+    """
 
     model: ModelSpec
     dataset: DatasetSpec
     threat: Threat
-    limit: int  # number of images, at most the data set's size
-    seed: int
+    limit: int
     block_size: int
-    protocol: str = "pixel"
+    seed: int | None = None
+    side: AttackSide | None = None
+    protocol: str = ""
     precision: str = "float32"
 
     def identity(self) -> Mapping[str, Any]:
@@ -179,9 +236,9 @@ class Cell:
             "dataset": self.dataset.identity(),
             "threat": self.threat.identity(),
             "limit": self.limit,
-            "seed": self.seed,
             "block_size": self.block_size,
-            "protocol": self.protocol,
+            "seed": self.seed,
+            "side": None if self.side is None else self.side.identity(),
             "precision": self.precision,
         }
 

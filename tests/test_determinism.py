@@ -19,6 +19,7 @@ from robustbench_quest.datasets.base import Dataset
 from robustbench_quest.evaluation import make_cell
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.records import Records, column, digest
+from robustbench_quest.run import Run
 from robustbench_quest.store import Store
 
 PGD = rbq.threat("pgd", eps="4/255", steps=3)
@@ -34,7 +35,7 @@ def test_workers_order_and_resume_change_no_byte(model: Classifier, digits: Data
         rbq.evaluate(model, digits, PGD, store=str(tmp_path / name), workers=workers, **how)  # type: ignore[arg-type]
     # A store that has some blocks only, the last ones first: the rest is computed, in another order.
     resumed = tmp_path / "resumed"
-    cell = make_cell(model, digits, PGD, limit=20, block_size=6)
+    cell = make_cell(model.spec, digits, PGD, Run(limit=20, block_size=6))
     whole, part = Store(tmp_path / "one").cell(cell), Store(resumed).cell(cell)
     part.write_cell({})
     for number in (3, 1):
@@ -136,7 +137,7 @@ rbq.evaluate(model, rbq.open_dataset("digits"), threat, store=sys.argv[1], **how
 def test_kill_9_loses_at_most_one_block(model: Classifier, digits: Dataset, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     command = [sys.executable, "-c", RUN, str(tmp_path / "killed"), str(threads)]
-    cell = make_cell(model, digits, PGD, limit=48, block_size=6)
+    cell = make_cell(model.spec, digits, PGD, Run(limit=48, block_size=6))
     stored = Store(tmp_path / "killed").cell(cell)
     with subprocess.Popen(command) as process:
         deadline = time.monotonic() + 120

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from made_up import Images, Rule, linear, rule
 from support import read_npz
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,44 +27,6 @@ from robustbench_quest.records import column, digest
 from robustbench_quest.types import CLEAN
 
 PGD = rbq.threat("pgd", eps="4/255", steps=3)
-
-
-class Images(Dataset):
-    """Random 8x8 images that a test makes up."""
-
-    name = "images"
-
-    def __init__(self, count: int = 12, classes: int = 10) -> None:
-        self.image_ids = tuple(f"image-{i}" for i in range(count))
-        self.labels = np.arange(count) % classes
-        self.pixels = np.random.RandomState(0).randint(0, 256, (count, 8, 8, 3), np.uint8)
-
-    def read(self, index: int) -> npt.NDArray[np.uint8]:
-        return np.asarray(self.pixels[index])
-
-    def fingerprint(self) -> str:
-        return f"{len(self.image_ids):064d}"
-
-
-class Rule(nn.Module):
-    """A model that is a plain function."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor], num_classes: int = 10) -> None:
-        super().__init__()
-        self.function = function
-        self.num_classes = num_classes
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
-def linear(x: Tensor) -> Tensor:
-    weights = torch.linspace(-1, 1, 10 * 3 * 8 * 8, dtype=x.dtype).sin().reshape(3 * 8 * 8, 10)
-    return x.flatten(1) @ weights
-
-
-def rule(function: Callable[[Tensor], Tensor], **options: Any) -> Classifier:
-    return Classifier(Rule(function), size=8, resize=0, **options)
 
 
 def test_limit_is_a_prefix_and_stratified(model: Classifier, digits: Dataset) -> None:
@@ -223,10 +184,10 @@ def test_another_number_of_classes_is_refused(digits: Dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": 0}, "--limit must be at least 1, but is 0"),
-        ({"block_size": -1}, "--block-size must be at least 1, but is -1"),
-        ({"batch_size": 0}, "--batch-size must be at least 1"),
-        ({"workers": -1}, "--workers must be at least 0"),
+        ({"limit": 0}, "`limit` must be at least 1, but is 0"),
+        ({"block_size": -1}, "`block_size` must be at least 1, but is -1"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1"),
+        ({"workers": -1}, "`workers` must be at least 0"),
     ],
 )
 def test_bad_sizes_are_refused(
@@ -351,7 +312,7 @@ def test_bad_threats_are_refused(options: dict[str, Any], message: str) -> None:
 
 def test_equal_budgets_share_a_cell(model: Classifier, digits: Dataset) -> None:
     ids = {
-        make_cell(model, digits, rbq.threat("pgd", eps=eps)).id
+        make_cell(model.spec, digits, rbq.threat("pgd", eps=eps)).id
         for eps in ("1/255", "2/510", 0.00392156862745098, "0.00392156862745098")
     }
     assert len(ids) == 1

@@ -14,7 +14,7 @@ from test_records import columns
 from robustbench_quest import metrics
 from robustbench_quest.errors import QuestError
 from robustbench_quest.records import Records, make_records
-from robustbench_quest.scoring import score
+from robustbench_quest.tasks.scoring import score
 from robustbench_quest.trust import flags
 
 

@@ -14,21 +14,20 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_records import columns
-from test_types import CELL
+from support import CELL, CLEAN_SCHEMA, columns
 
 from robustbench_quest.errors import StoreError
 from robustbench_quest.records import Records, digest, make_records
 from robustbench_quest.store import Store, StoredCell, write_atomically
 from robustbench_quest.types import CLEAN
 
-SMALL = dataclasses.replace(CELL, threat=CLEAN, limit=5, block_size=2)
+SMALL = dataclasses.replace(CELL, threat=CLEAN, side=None, seed=None, limit=5, block_size=2)
 
 
 def block(number: int) -> Records:
     n = len(SMALL.blocks[number])
     start = SMALL.blocks[number].start
-    return make_records({**columns(n), "index": range(start, start + n)}, attacked=False)
+    return make_records({**columns(n), "index": range(start, start + n)}, CLEAN_SCHEMA)
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_a_torn_block_is_named(stored: StoredCell) -> None:
 
 def test_a_block_of_another_cell_or_range_is_named(stored: StoredCell, tmp_path: Path) -> None:
     fill(stored)
-    other = Store(tmp_path / "other").cell(dataclasses.replace(SMALL, seed=1))
+    other = Store(tmp_path / "other").cell(dataclasses.replace(SMALL, limit=6))
     other.write_block(1, block(1), {})
     stored.block_path(1).write_bytes(other.block_path(1).read_bytes())
     with pytest.raises(StoreError, match="belongs to another cell or range"):
@@ -123,7 +122,7 @@ def test_damaged_json_is_named(text: str, stored: StoredCell) -> None:
 def test_a_cell_json_of_another_cell_is_named(stored: StoredCell) -> None:
     stored.write_cell({})
     facts = stored.path / "cell.json"
-    facts.write_bytes(facts.read_bytes().replace(b'"seed":0', b'"seed":1'))
+    facts.write_bytes(facts.read_bytes().replace(b'"limit":5', b'"limit":6'))
     with pytest.raises(StoreError, match=r"cell\.json states another cell"):
         stored.write_cell({})
 
@@ -145,8 +144,8 @@ def test_rows_must_be_the_planned_ones(stored: StoredCell) -> None:
 def test_another_schema_version_is_refused(stored: StoredCell) -> None:
     stored.write_cell({})
     facts = stored.path / "cell.json"
-    facts.write_bytes(facts.read_bytes().replace(b'"schema":1', b'"schema":2'))
-    with pytest.raises(StoreError, match=r"has schema version 2, this program 1; use another --out"):
+    facts.write_bytes(facts.read_bytes().replace(b'"schema":2', b'"schema":1'))
+    with pytest.raises(StoreError, match=r"has schema version 1, this program 2; use another --out"):
         stored.write_cell({})
 
 

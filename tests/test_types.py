@@ -7,39 +7,22 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from support import CELL, MODEL
 
 from robustbench_quest.types import (
+    AttackSide,
     AttentionSpec,
-    Cell,
     DatasetSpec,
-    ModelSpec,
     Preprocessing,
+    SpaceSpec,
     Threat,
     canonical,
-)
-
-MODEL = ModelSpec(
-    name="m",
-    checkpoint="0" * 64,
-    arch="vit_tiny_patch16_224",
-    attention=AttentionSpec("quest"),
-    weights="model",
-    preprocessing=Preprocessing(224, 256),
-    num_classes=1000,
-)
-CELL = Cell(
-    model=MODEL,
-    dataset=DatasetSpec("folder", "1" * 64, 300, 1),
-    threat=Threat("pgd", (("eps", Fraction(1, 255)), ("steps", 20))),
-    limit=300,
-    seed=0,
-    block_size=256,
 )
 
 
 def test_the_id_is_frozen() -> None:
     # A change here means that every stored result is orphaned: raise SCHEMA_VERSION knowingly.
-    assert CELL.id[:16] == "3dd1a28e47c28b72"
+    assert CELL.id[:16] == "f5a349c513e051d0"
 
 
 @pytest.mark.parametrize(
@@ -48,12 +31,17 @@ def test_the_id_is_frozen() -> None:
         {"limit": 200},
         {"seed": 1},
         {"block_size": 128},
-        {"protocol": "other"},
+        {"side": AttackSide(SpaceSpec("normalised"))},
+        {"side": AttackSide(SpaceSpec(clamp=None))},
+        {"side": AttackSide(SpaceSpec("normalised", std=(0.2, 0.2, 0.2)))},
+        {"side": AttackSide(adaptive=False)},
+        {"threat": Threat("corruption", "pgd", (("eps", Fraction(1, 255)), ("steps", 20)))},
+        {"dataset": DatasetSpec("folder", "1" * 64, 1, task="counting")},
         {"precision": "bfloat16"},
-        {"threat": Threat("pgd", (("eps", Fraction(2, 255)), ("steps", 20)))},
-        {"threat": Threat("pgd", (("eps", Fraction(1, 255)), ("steps", 20)), version=2)},
-        {"dataset": DatasetSpec("folder", "2" * 64, 300, 1)},
-        {"dataset": DatasetSpec("folder", "1" * 64, 300, 2)},
+        {"threat": Threat("attack", "pgd", (("eps", Fraction(2, 255)), ("steps", 20)))},
+        {"threat": Threat("attack", "pgd", (("eps", Fraction(1, 255)), ("steps", 20)), version=2)},
+        {"dataset": DatasetSpec("folder", "2" * 64, 1)},
+        {"dataset": DatasetSpec("folder", "1" * 64, 2)},
         {"model": dataclasses.replace(MODEL, checkpoint="2" * 64)},
         {"model": dataclasses.replace(MODEL, arch="deit_tiny_patch16_224")},
         {"model": dataclasses.replace(MODEL, arch_options=(("depth", 6),))},
@@ -79,6 +67,10 @@ def test_what_can_change_a_number_changes_the_id(change: dict[str, Any]) -> None
 )
 def test_names_and_sources_do_not_change_the_id(change: dict[str, Any]) -> None:
     assert dataclasses.replace(CELL, model=dataclasses.replace(MODEL, **change)).id == CELL.id
+
+
+def test_a_protocol_is_a_label() -> None:
+    assert dataclasses.replace(CELL, protocol="other").id == CELL.id
 
 
 def test_blocks_cover_the_limit_once() -> None:

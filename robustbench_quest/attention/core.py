@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .elliptical import Metric
+from .elliptical import Metric, PreviousValues
 from .qk_norms import at_least_float32, l2_normalize
 
 SWIN_INITIAL_SCALE = 10.0
@@ -144,6 +144,12 @@ class Attention(nn.Module):
     def _by_head(self, t: Tensor) -> Tensor:
         """Cut (B, N, H * D) into (B, H, N, D)."""
         return t.reshape(*t.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+
+
+def previous_values(model: nn.Module) -> PreviousValues | None:
+    """Return what the elliptical layers of a model share; None for a model without such layers."""
+    metrics = (part.edit.metric for part in model.modules() if isinstance(part, Attention))
+    return next((metric.shared for metric in metrics if metric is not None), None)
 
 
 class SelfAttention(Attention):

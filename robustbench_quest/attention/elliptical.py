@@ -4,14 +4,17 @@ M is diagonal, one per image and head: for each head dimension the mean over tok
 change of the values since the previous layer, divided by its largest entry. The reference code divides the
 mean by delta = 5 first; the second division cancels it. Layer 0 has no previous layer and no metric.
 
-The reference computes M without gradient, so attacks on it follow a gradient that ignores M: ``detach``
-reproduces that. Its attack scripts also offer the (lower) median over tokens in place of the mean.
+The reference computes M without gradient, so attacks on it follow a gradient that ignores M. That is no
+property of a model but of who attacks it: ``metric_gradient`` switches it, for an evaluation or for training.
+Its attack scripts also offer the (lower) median over tokens in place of the mean.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -23,12 +26,15 @@ from .qk_norms import at_least_float32
 class PreviousValues:
     """The values of the previous layer, handed from one attention module to the next within a forward pass.
 
+    ``detach`` says whether M is computed from them without gradient, as the reference does.
+
     A plain object, so it adds no keys to the state dict. One forward pass at a time: not for nn.DataParallel
     or activation checkpointing.
     """
 
     def __init__(self) -> None:
         self.values: Tensor | None = None
+        self.detach = False
 
     def __reduce__(self) -> tuple[type[PreviousValues], tuple[()]]:
         # Copies start empty: a pass that was interrupted leaves values in a graph, which cannot be copied.
@@ -65,21 +71,17 @@ class Metric:
         active: whether this layer uses M; layer 0, which has no previous layer, must not.
         last: whether this is the last layer, which lets go of the values.
         estimator: "mean" or "median" over tokens.
-        detach: compute M without gradient, as the reference does.
     """
 
-    def __init__(
-        self, shared: PreviousValues, *, active: bool, last: bool, estimator: str, detach: bool
-    ) -> None:
+    def __init__(self, shared: PreviousValues, *, active: bool, last: bool, estimator: str) -> None:
         self.shared = shared
         self.active = active
         self.last = last
         self.estimator = estimator
-        self.detach = detach
 
     def of(self, values: Tensor) -> Tensor | None:
         """Return this layer's M for ``values`` (B, H, N, D), or None; and remember the values."""
-        if self.detach:
+        if self.shared.detach:
             values = values.detach()
         previous = self.shared.values
         self.shared.values = None if self.last else values
@@ -90,6 +92,19 @@ class Metric:
                 "elliptical attention: the previous layer's values are missing; run all layers, in order"
             )
         return elliptical_metric(values, previous, self.estimator)
+
+
+@contextlib.contextmanager
+def metric_gradient(shared: PreviousValues | None, through: bool) -> Iterator[None]:
+    """Let gradients pass through M inside, or not; None, of a model without M, is left alone."""
+    if shared is None:
+        yield
+        return
+    before, shared.detach = shared.detach, not through
+    try:
+        yield
+    finally:
+        shared.detach = before
 
 
 def parse_layers(text: str) -> list[tuple[int, int | None]]:

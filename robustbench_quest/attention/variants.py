@@ -92,7 +92,6 @@ def _metric(layer: Layer, options: Mapping[str, OptionValue]) -> Metric:
         active=uses_metric(layer.index, layer.count, str(options["layers"])),
         last=layer.index == layer.count - 1,
         estimator=str(options["estimator"]),
-        detach=options["gradient"] == "detached",
     )
 
 
@@ -108,7 +107,6 @@ def _elliptical_quest(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
 
 _ELLIPTICAL_OPTIONS: dict[str, tuple[OptionValue, tuple[str, ...] | str]] = {
     "estimator": ("mean", ("mean", "median")),
-    "gradient": ("adaptive", ("adaptive", "detached")),
     "layers": ("1-", "layers that use M, such as 1-11, 1,3,5 or 1- (to the last); layer 0 has none"),
 }
 

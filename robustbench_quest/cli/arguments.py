@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import OptionError, unknown
 from ..protocols import Protocol
 from ..registry import ATTACKS
-from ..threats import settings, threat
+from ..threats import ATTACK, threat
 from ..types import CLEAN, Threat
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def plan_threats(
     _check_flags_used(attacks, flags if eps is None else {**flags, "eps": eps})
     planned = [PlannedThreat(CLEAN, {})]
     for name in dict.fromkeys(attacks):
-        given = {key: value for key, value in flags.items() if key in settings(name)}
+        given = {key: value for key, value in flags.items() if key in ATTACK.settings(name)}
         preset = dict(protocol.attacks.get(name, {}))
         options = {**preset, **given}
         budgets, source = _budgets(eps, str(options.get("norm", "linf")), protocol, dataset)
-        sources = {key: "default" for key in settings(name)}
+        sources = {key: "default" for key in ATTACK.settings(name)}
         sources |= {key: f"protocol {protocol.name}" for key in preset}
         sources |= {key: "flag" for key in given}
         sources["eps"] = source
@@ -64,7 +64,7 @@ def plan_threats(
 
 def _check_flags_used(attacks: Sequence[str], flags: Mapping[str, Any]) -> None:
     for flag in flags:
-        takers = [name for name in ATTACKS if flag in settings(name)]
+        takers = [name for name in ATTACKS if flag in ATTACK.settings(name)]
         if not set(takers) & set(attacks):
             chosen = ", ".join(attacks) or "no attack"
             raise OptionError(

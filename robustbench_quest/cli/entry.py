@@ -15,6 +15,7 @@ from ..errors import QuestError
 from .debug import show_traceback
 from .demo import demo
 from .evaluate import evaluate
+from .flags import as_flags
 from .inspection import inspect
 from .listing import listing
 
@@ -51,7 +52,7 @@ def run(command: click.Command, name: str) -> NoReturn:
     except click.ClickException as error:
         code = _fail(_one_line(error.format_message()), 2)
     except QuestError as error:
-        code = _fail(str(error), 2)
+        code = _fail(as_flags(str(error)), 2)
     except (KeyboardInterrupt, click.Abort):
         code = _fail("interrupted; finished blocks are kept, and the same command goes on from there", 130)
     except Exception as error:

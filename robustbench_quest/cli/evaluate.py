@@ -103,6 +103,11 @@ _LAYOUT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
     show_default=True,
     help="Named attack settings (see rbq list protocols).",
 )
+@click.option(
+    "--adaptive/--no-adaptive",
+    default=None,
+    help="Gradients go through Elliptical's metric M; default: the protocol's.",
+)
 @click.option("--allow-large-eps", is_flag=True, help="Allow linf budgets of 0.5 and above.")
 # How
 @click.option("--seed", default=0, show_default=True, help="Seed of every draw.")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import click
 
-from ..budget import format_eps
 from ..store import Store
+from ..threats import setting_text
 from ..types import Cell
 from .arguments import PlannedThreat
 
@@ -38,15 +37,17 @@ def print_explanation(
     lines = [("images", str(len(dataset)), "", ""), ("fingerprint", dataset.spec.fingerprint, "", "")]
     _section(f"data set {dataset.name}", lines + [("note", note, "", "") for note in dataset.notes])
     for planned in threats:
-        norm = str(dict(planned.threat.options).get("norm", ""))
+        threat = planned.threat
         options = [
-            (key, _text(value, norm), planned.sources[key], "") for key, value in planned.threat.options
+            (key, setting_text(threat, value), planned.sources[key], "") for key, value in threat.options
         ]
         _section(f"threat {planned.threat.name}", options or [("images", "as they are", "", "")])
-    first = cells[0]
+    first = next((cell for cell in cells if cell.side is not None), cells[0])
+    side = first.side
     lines = [
-        ("protocol", first.protocol, "", ""),
-        ("seed", str(first.seed), "", ""),
+        ("protocol", first.protocol or "none", "", ""),
+        *([("space", str(side.space), "", ""), ("adaptive", str(side.adaptive), "", "")] if side else []),
+        ("seed", "none" if first.seed is None else str(first.seed), "", ""),
         ("limit", str(first.limit), "", ""),
         ("precision", first.precision, "", ""),
         ("store", str(store.root), "", ""),
@@ -59,11 +60,6 @@ def print_explanation(
         state = f"{blocks - missing} of {blocks} blocks of {cell.block_size} in the store"
         rows.append((f"{cell.model.name} {cell.threat.name}", cell.id[:16], state, ""))
     _section("cells", rows)
-
-
-def _text(value: object, norm: str) -> str:
-    """Return a setting as people write it; fractions are in pixels, as k/255 where they are one."""
-    return format_eps(value, norm) if isinstance(value, Fraction) else str(value)
 
 
 def _section(title: str, lines: Sequence[Line]) -> None:

@@ -14,12 +14,13 @@ from ..datasets import open_dataset
 from ..demo import demo_checkpoint
 from ..device import resolve_device
 from ..errors import OptionError, QuestError, StoreError, unknown
-from ..evaluation import check_sizes, evaluate, make_cell
+from ..evaluation import evaluate, make_cell
 from ..protocols import load_protocol
+from ..run import How, Run
 from ..store import Store
-from ..tables import FORMATS, Result, render, result, threat_title
-from ..threats import build_attack
-from ..types import Cell, Threat
+from ..tables import FORMATS, Result, render, result
+from ..threats import kind_of
+from ..types import Cell
 from .arguments import load_models, parse_options, plan_threats
 from .debug import show_traceback
 from .explain import print_explanation
@@ -59,21 +60,23 @@ def run(
     if form not in FORMATS:
         raise OptionError(unknown("format", form, FORMATS))
     _check_save(save)
-    check_sizes(batch_size, workers, keep_images)
+    how = {"batch_size": batch_size, "workers": workers, "keep_images": keep_images}
+    settings: dict[str, Any] = {
+        "limit": limit,
+        "seed": seed,
+        "block_size": block_size,
+        "protocol": protocol_name,
+        "adaptive": options.pop("adaptive"),
+    }
+    run_settings, _ = Run(**settings), How(**how)
     protocol = load_protocol(protocol_name)
     models = load_models(_checkpoints(checkpoints, options), _model_options(options, resolve_device(device)))
     dataset = _dataset(dataset_name, root, models)
     flags = {name: options[name] for name in ATTACK_FLAGS if options[name] is not None}
     threats = plan_threats(attacks, flags, eps, protocol, dataset, allow_large_eps)
     store = Store(out)
-    settings: dict[str, Any] = {
-        "limit": limit,
-        "seed": seed,
-        "block_size": block_size,
-        "protocol": protocol.name,
-    }
     cells = [
-        (model, make_cell(model, dataset, planned.threat, **settings))
+        (model, make_cell(model.spec, dataset, planned.threat, run_settings))
         for model in models
         for planned in threats
     ]
@@ -87,14 +90,7 @@ def run(
             click.echo(f"{model.spec.name}: position embeddings {sources['position embeddings']}", err=True)
     for note in dataset.notes:
         click.echo(f"data set {dataset.name}: {note}", err=True)
-    how = {
-        "store": store,
-        "batch_size": batch_size,
-        "workers": workers,
-        "keep_images": keep_images,
-        **settings,
-    }
-    results = [_evaluate(model, dataset, cell, how) for model, cell in cells]
+    results = [_evaluate(model, dataset, cell, {"store": store, **how, **settings}) for model, cell in cells]
     text = render(results, form)
     click.echo(text, nl=False)
     if save:
@@ -104,7 +100,7 @@ def run(
 
 def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, Any]) -> Result:
     """Return one cell's result; a failure is kept in the store and shown, and the other cells go on."""
-    title = f"{cell.model.name} {threat_title(cell.threat)}"
+    title = f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
     try:
         with progress(title, cell.limit) as advance:
             records = evaluate(model, dataset, cell.threat, advance=advance, **how)
@@ -115,13 +111,9 @@ def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, An
             how["store"].cell(cell).write_error({"error": message, "traceback": traceback.format_exc()})
         show_traceback()
         click.echo(f"error: {title}: {message}", err=True)
-        return result(cell, None, describe(cell.threat), message)
-    return result(cell, records, describe(cell.threat), environments=how["store"].cell(cell).environments())
-
-
-def describe(threat: Threat) -> str:
-    """Return a threat with its settings, in a form that can be pasted into Python."""
-    return "clean" if threat.is_clean else repr(build_attack(threat))
+        return result(cell, None, kind_of(cell.threat).text(cell.threat), message)
+    settings = kind_of(cell.threat).text(cell.threat)
+    return result(cell, records, settings, environments=how["store"].cell(cell).environments())
 
 
 def _check_save(save: str | None) -> None:

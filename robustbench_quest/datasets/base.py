@@ -24,6 +24,7 @@ class Dataset(abc.ABC):
         name: the name that ``--dataset`` takes.
         version: raised when the numbers of this reader change; it is part of every cell id.
         needs_root: whether ``--data`` has to say where the images are.
+        task: what it asks of a model, a name of the registry of tasks.
         default_eps: the budget of an attack when nobody names one, as k/255; None: the protocol's.
         num_classes: how many classes the labels are out of; None where the data does not say.
         class_names: the name of each class; None where the data does not say.
@@ -37,6 +38,7 @@ class Dataset(abc.ABC):
     version: ClassVar[int] = 1
     needs_root: ClassVar[bool] = True
     default_eps: ClassVar[str | None] = None
+    task: ClassVar[str] = "classification"
 
     num_classes: int | None = None
     class_names: tuple[str, ...] | None = None
@@ -63,7 +65,7 @@ class Dataset(abc.ABC):
     @cached_property
     def spec(self) -> DatasetSpec:
         """The data set's part of a cell."""
-        return DatasetSpec(self.name, self.fingerprint(), len(self), self.version)
+        return DatasetSpec(self.name, self.fingerprint(), self.version, self.task)
 
     @cached_property
     def order(self) -> npt.NDArray[np.int64]:

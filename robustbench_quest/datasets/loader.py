@@ -39,16 +39,12 @@ class Batch:
 
     Args:
         indices: (B,) int64, positions in the data set's listing.
-        image_ids: B ids.
-        pixels: (B, 3, S, S) float32 in [0, 1], on the host.
-        labels: (B,) int64, on the host.
+        images: (B, S, S, 3) uint8, RGB; as floats they would be four times the size.
         input_crc: (B,) uint32, the CRC-32 of each image's float32 (3, S, S) bytes.
     """
 
     indices: npt.NDArray[np.int64]
-    image_ids: tuple[str, ...]
-    pixels: Tensor
-    labels: Tensor
+    images: npt.NDArray[np.uint8]
     input_crc: npt.NDArray[np.uint32]
 
 
@@ -131,9 +127,7 @@ def _batches(work: _Chunks, workers: int) -> Generator[Batch, None, None]:
             images, crcs = answer
             yield Batch(
                 indices=np.array(chunk, dtype=np.int64),
-                image_ids=tuple(work.dataset.image_ids[index] for index in chunk),
-                pixels=torch.from_numpy(to_unit(images.numpy())),
-                labels=torch.from_numpy(work.dataset.labels[chunk]),
+                images=images.numpy(),
                 input_crc=crcs,
             )
 

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ..attention.core import previous_values
+from ..attention.elliptical import metric_gradient
 from ..attention.swap import swap_attention
 from ..attention.variants import VARIANTS, resolve
 from ..datasets.digits import PREPROCESSING, load_arrays
@@ -44,10 +46,9 @@ SHIFT = (3, 4)  # pixels; chosen so that PGD at 4/255 leaves every model between
 
 
 def build(attention: str) -> nn.Module:
-    """Return an untrained demo model. Elliptical's metric is detached while training, as its authors do."""
-    options = {"gradient": "detached"} if attention.startswith("elliptical") else {}
+    """Return an untrained demo model."""
     model: nn.Module = timm.models.VisionTransformer(**ARCH_OPTIONS)
-    return swap_attention(model, resolve(attention, options))
+    return swap_attention(model, resolve(attention))
 
 
 def train(attention: str, seed: int) -> tuple[nn.Module, float]:
@@ -61,7 +62,9 @@ def train(attention: str, seed: int) -> tuple[nn.Module, float]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(draws.randint(2**31)))
         model = build(attention)
-    _fit(model, x, y, draws)
+    # Without a gradient through Elliptical's metric, as its authors train.
+    with metric_gradient(previous_values(model), through=False):
+        _fit(model, x, y, draws)
     # What is measured is what is stored.
     model.load_state_dict({name: tensor.half().float() for name, tensor in model.state_dict().items()})
     model.eval()
@@ -106,14 +109,12 @@ def _normalised(pixels: npt.NDArray[np.uint8]) -> Tensor:
 
 def metadata(attention: str, seed: int, accuracy: float) -> dict[str, str]:
     """Return the safetensors metadata that lets ``load_model`` do without flags."""
-    # How the gradient is taken is a choice of the evaluation, not of the checkpoint.
-    options = {name: value for name, value in resolve(attention).options if name != "gradient"}
     facts = {
         "name": model_name(attention, seed),
         "arch": "vision_transformer",
         "arch_options": ARCH_OPTIONS,
         "attention": attention,
-        "attention_options": options,
+        "attention_options": dict(resolve(attention).options),
         "preprocessing": PREPROCESSING,
         "dataset": "digits",
         "seed": seed,

@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..attention.core import previous_values
+from ..attention.elliptical import metric_gradient
 from ..checkpoints.setting import Row
 from ..device import HOST
 from ..errors import OptionError, QuestError
 from ..identity import weights_sha256
-from ..types import ModelSpec, Preprocessing
+from ..types import AttackSide, ModelSpec, Preprocessing
 from ..user_code import said
 from ..user_sources import source_sha256
 from .preprocessing import check_preprocessing
+from .space import Space, unchanged
 
 
 class Classifier(nn.Module):
@@ -85,11 +88,19 @@ class Classifier(nn.Module):
         Raises:
             QuestError: the module returns something else, or ends the process.
         """
+        return self.of_normalised((x - self.mean) / self.std)
+
+    def of_normalised(self, z: Tensor) -> Tensor:
+        """Map images (N, 3, H, W) that are normalised already to logits (N, K).
+
+        Raises:
+            QuestError: as ``forward``.
+        """
         try:
-            logits: Tensor = self.module((x - self.mean) / self.std)
+            logits: Tensor = self.module(z)
         except SystemExit as error:
             raise QuestError(f"{type(self.module).__name__} failed: {said(error)}") from error
-        _check_logits(self.module, logits, len(x), self.num_classes)
+        _check_logits(self.module, logits, len(z), self.num_classes)
         return logits
 
     def train(self, mode: bool = True) -> Classifier:
@@ -123,15 +134,31 @@ class Classifier(nn.Module):
         # torch counts the writes to each tensor; moving a module to another device is none.
         return {name: tensor._version for name, tensor in self.module.state_dict(keep_vars=True).items()}
 
-    def space(self, protocol: str) -> Classifier:
-        """Return the callable that attacks see, with its range as ``bounds``.
+    def space(self, side: AttackSide) -> Space:
+        """Return the model as an attack sees it.
 
-        Raises:
-            OptionError: no such protocol.
+        A normalised space whose ``std`` is not the model's only changes the unit of the budget: what the
+        model is shown is rescaled to its own.
         """
-        if protocol != "pixel":
-            raise OptionError(f"unknown protocol {protocol!r}; available: pixel")
-        return self
+        spec = side.space
+        answer = self.of_normalised if spec.kind == "normalised" else self
+        previous = previous_values(self.module)
+
+        def outputs(z: Tensor) -> Tensor:
+            with metric_gradient(previous, side.adaptive):
+                return answer(z)
+
+        if spec.kind == "pixel":
+            return Space(outputs, unchanged, unchanged, spec.clamp, (1.0, 1.0, 1.0))
+        std = self.std if spec.std is None else self.std.new_tensor(spec.std).view(3, 1, 1)
+        ratio = std / self.std
+        return Space(
+            outputs if spec.std is None else lambda z: outputs(z * ratio),
+            encode=lambda x: (x - self.mean) / std,
+            decode=lambda z: z * std + self.mean,
+            bounds=spec.clamp,
+            unit=self.preprocessing.std if spec.std is None else spec.std,
+        )
 
     @property
     def device(self) -> torch.device:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from ..errors import OptionError, unknown
 from .grid import make_grid
 from .latex import to_latex
-from .result import Result, result, threat_title
+from .result import Result, result
 from .terminal import to_text
 from .tidy import to_csv, to_json
 
-__all__ = ["FORMATS", "Result", "render", "result", "threat_title"]
+__all__ = ["FORMATS", "Result", "render", "result"]
 
 FORMATS: dict[str, Callable[[Sequence[Result]], str]] = {
     "table": lambda results: to_text(make_grid(results)),

@@ -130,7 +130,7 @@ def _notes(results: Sequence[Result]) -> list[str]:
             f"protocol {', '.join(sorted({r.protocol for r in attacked}))}; eps in units of pixels in [0, 1]"
         )
         notes.extend(dict.fromkeys(f"{r.title}: {r.settings}" for r in attacked))
-    seeds = sorted({r.seed for r in attacked})
+    seeds = sorted({r.seed for r in attacked if r.seed is not None})
     if seeds:
         notes.append(f"seed {', '.join(map(str, seeds))}")
     return notes

@@ -8,8 +8,9 @@ from typing import Any
 from ..budget import format_eps
 from ..metrics import accuracy, accuracy5, clean_accuracy, nll
 from ..records import Records
+from ..threats import kind_of
 from ..trust import Flag, flags, mixed_environment
-from ..types import Cell, Threat
+from ..types import Cell
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Result:
         title: the threat as people write it.
         settings: every setting of the threat, as its ``repr``.
         eps: the budget as "4/255", "" for clean images.
-        seed: of the draws.
+        seed: of the draws; None where there are none.
         n: number of images.
         top1, top5, nll: of the perturbed images; ``nll`` in nats.
         clean_top1: of the same images before the attack.
@@ -43,7 +44,7 @@ class Result:
     protocol: str
     settings: str
     eps: str
-    seed: int
+    seed: int | None
     n: int
     top1: float | None
     top5: float | None
@@ -56,14 +57,6 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; flags as a list of dicts."""
         return asdict(self)
-
-
-def threat_title(threat: Threat) -> str:
-    """Return a threat as people write it: "PGD linf 4/255"."""
-    if threat.eps is None:
-        return threat.name
-    norm = str(dict(threat.options)["norm"])
-    return f"{threat.name.upper()} {norm} {format_eps(threat.eps, norm)}"
 
 
 def result(
@@ -89,11 +82,11 @@ def result(
         attention="own" if attention is None else str(attention),
         dataset=cell.dataset.name,
         threat=cell.threat.name,
-        title=threat_title(cell.threat),
+        title=kind_of(cell.threat).title(cell.threat),
         norm=norm,
         protocol=cell.protocol,
         settings=settings,
-        eps="" if eps is None else format_eps(eps, norm),
+        eps="" if eps is None else format_eps(eps, norm or "linf"),
         seed=cell.seed,
         n=cell.limit,
         top1=None if records is None else 100 * accuracy(records),

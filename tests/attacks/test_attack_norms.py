@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from robustbench_quest.attacks.norms import NORMS
+from robustbench_quest.budget import UNITS
 from robustbench_quest.rng import ImageRng
 
 Draws = Callable[..., ImageRng]
@@ -98,3 +99,14 @@ def test_projections_against_numpy() -> None:
     assert (factor < 1).sum() == 4
     shortened = NORMS["l2"].project(images, clean, 0.3).numpy() - clean.numpy()
     assert np.allclose(shortened, change * factor[:, None, None, None], atol=1e-12)
+
+
+def test_lengths_equal_numpy() -> None:
+    change = torch.randn(4, 3, 5, 7, generator=GENERATOR, dtype=torch.float64)
+    flat = change.numpy().reshape(4, -1)
+    assert NORMS["linf"].measure(change).tolist() == np.linalg.norm(flat, np.inf, axis=1).tolist()
+    assert NORMS["l2"].measure(change).numpy() == pytest.approx(np.linalg.norm(flat, axis=1), rel=1e-14)
+
+
+def test_every_unit_of_a_budget_has_its_norm() -> None:
+    assert set(NORMS) == set(UNITS)

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from robustbench_quest.attacks.ranking import Worst, misclassified
+from robustbench_quest.attacks.objective import CrossEntropy
+from robustbench_quest.attacks.ranking import Worst
 
 NAN, INF = math.nan, math.inf
 
@@ -28,12 +29,12 @@ NAN, INF = math.nan, math.inf
     ],
 )
 def test_misclassified(logits: list[float], fails: bool) -> None:
-    assert misclassified(torch.tensor([logits]), torch.tensor([0])).tolist() == [fails]
+    assert CrossEntropy().failed(torch.tensor([logits]), torch.tensor([0])).tolist() == [fails]
 
 
 def test_misclassified_reads_each_image_s_label() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(3, 3)
-    assert misclassified(logits, torch.tensor([0, 1, 2])).tolist() == [True, True, False]
+    assert CrossEntropy().failed(logits, torch.tensor([0, 1, 2])).tolist() == [True, True, False]
 
 
 SURE, UNSURE = [3.0, 0.0, 0.0], [0.1, 0.0, 0.0]  # right, with a loss of 0.1 and of 1.03
@@ -59,7 +60,7 @@ BROKEN = [NAN, 0.0, 0.0]
 )
 def test_worst_of_several(offers: list[list[float]], kept: int) -> None:
     """The second image, always right and ever surer, keeps its first version: images do not mix."""
-    worst = Worst(torch.tensor([0, 0]))
+    worst = Worst(torch.tensor([0, 0]), CrossEntropy())
     for i, logits in enumerate(offers):
         images = torch.full((2, 3, 1, 1), float(i))
         worst.offer(images, torch.tensor([logits, [5.0 + i, 0.0, 0.0]]), restart=i)
@@ -69,4 +70,4 @@ def test_worst_of_several(offers: list[list[float]], kept: int) -> None:
 
 def test_worst_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no image has been offered yet"):
-        _ = Worst(torch.tensor([0])).images
+        _ = Worst(torch.tensor([0]), CrossEntropy()).images

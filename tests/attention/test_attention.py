@@ -10,7 +10,8 @@ import reference
 import torch
 from torch import Tensor, nn
 
-from robustbench_quest.attention.core import Attention, SelfAttention
+from robustbench_quest.attention.core import Attention, SelfAttention, previous_values
+from robustbench_quest.attention.elliptical import metric_gradient
 from robustbench_quest.attention.swap import read_attention, swap_attention
 from robustbench_quest.attention.variants import VARIANTS, resolve
 from robustbench_quest.errors import OptionError
@@ -51,7 +52,9 @@ def case_id(value: object) -> str | None:
 
 
 def swapped(name: str, options: dict[str, Any] | None = None) -> Any:
-    model = swap_attention(reference.small_vit(), resolve(name, options))
+    # How gradients pass through M is no option of a variant; ``metric_gradient`` switches it.
+    own = {key: value for key, value in (options or {}).items() if key != "gradient"}
+    model = swap_attention(reference.small_vit(), resolve(name, own))
     reference.randomize(model)
     return model.double()
 
@@ -68,7 +71,9 @@ def test_logits_and_input_gradients_equal_the_reference(
 ) -> None:
     model = swapped(name, options)
     x, y = reference.images().requires_grad_(), reference.images().requires_grad_()
-    found, expected = model(x), reference.vit(y, model.state_dict(), name, options, layers)
+    with metric_gradient(previous_values(model), through=options.get("gradient") != "detached"):
+        found = model(x)
+    expected = reference.vit(y, model.state_dict(), name, options, layers)
     assert expected.abs().max() > 0.1  # the comparison is not one of zeros
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     gradient = input_gradient(expected, y)

@@ -11,15 +11,20 @@ import reference
 import torch
 from torch import Tensor
 
-from robustbench_quest.attention.elliptical import elliptical_metric
+from robustbench_quest.attention.core import previous_values
+from robustbench_quest.attention.elliptical import elliptical_metric, metric_gradient
 from robustbench_quest.attention.swap import swap_attention
 from robustbench_quest.attention.variants import resolve
 
 NAMES = ["elliptical", "elliptical-quest"]
 
 
-def model_with(name: str, **options: Any) -> Any:
-    return swap_attention(reference.small_vit(), resolve(name, options)).double()
+def model_with(name: str, gradient: str = "adaptive", **options: Any) -> Any:
+    model = swap_attention(reference.small_vit(), resolve(name, options)).double()
+    shared = previous_values(model)
+    assert shared is not None
+    shared.detach = gradient == "detached"
+    return model
 
 
 def held_values(model: Any) -> Tensor | None:
@@ -197,3 +202,16 @@ def test_the_state_dict_has_no_key_of_the_values() -> None:
     model = model_with("elliptical")
     interrupt(model, reference.images())
     assert set(model.state_dict()) == set(reference.small_vit().state_dict())
+
+
+def test_the_gradient_through_m_is_switched_and_switched_back() -> None:
+    model, x = model_with("elliptical"), reference.images(1)
+    through = gradient_of(model, x)
+    shared = previous_values(model)
+    with metric_gradient(shared, through=False):
+        assert not torch.equal(gradient_of(model, x), through)
+    assert torch.equal(gradient_of(model, x), through)
+    plain = swap_attention(reference.small_vit(), resolve("quest"))
+    assert previous_values(plain) is None
+    with metric_gradient(None, through=False):
+        assert plain(x.float()).isfinite().all()

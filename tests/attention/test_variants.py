@@ -60,7 +60,6 @@ def test_defaults_are_filled_in_and_sorted() -> None:
     assert resolve("qknorm-hs") == AttentionSpec("qknorm-hs", (("max_scale", 100.0), ("param", "log")), 1)
     assert resolve("elliptical-quest", {"keys": "ellipse"}).options == (
         ("estimator", "mean"),
-        ("gradient", "adaptive"),
         ("keys", "ellipse"),
         ("layers", "1-"),
     )
@@ -114,7 +113,7 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("qknorm-ds", {"mode": "l1"}, r"attention qknorm-ds: mode=l1 is not one of l2, rms, ln-nobias"),
     ("qknorm-ds", {"mode": ["l2"]}, r"attention qknorm-ds: mode=\['l2'\] is not one of l2, rms, ln-nobias"),
     ("elliptical", {"estimator": "max"}, r"attention elliptical: estimator=max is not one of mean, median"),
-    ("elliptical", {"gradient": True}, r"gradient=True is not one of adaptive, detached"),
+    ("elliptical", {"gradient": "detached"}, r"unknown option of attention elliptical 'gradient'"),
     (
         "elliptical",
         {"keys": "sphere"},

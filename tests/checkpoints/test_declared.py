@@ -91,7 +91,7 @@ def test_flag_beats_sidecar_beats_metadata_beats_args(save_pt: Save, tmp_path: P
     del content["rbq"]["attention"]
     args = load_model(save_pt(content)).spec
     assert (str(args.attention), dict(args.sources)["attention"]) == (
-        "elliptical(estimator=mean,gradient=adaptive,layers=1-)",
+        "elliptical(estimator=mean,layers=1-)",
         "args in the file",
     )
     content["rbq"]["attention"] = "qnorm"

@@ -245,7 +245,7 @@ def test_random_states_are_left_as_they_were(save_pt: Save) -> None:
         ("weights", "the file itself  (the only state dict in the file)"),
         ("architecture", "vision_transformer  (metadata in the file)"),
         ("attention by keys", ", ".join(FIVE)),
-        ("attention", "elliptical(estimator=mean,gradient=adaptive,layers=1-)  (metadata in the file)"),
+        ("attention", "elliptical(estimator=mean,layers=1-)  (metadata in the file)"),
         ("heads", "3  (the model as built)"),
         ("classes", "5"),
         ("image size", "16"),

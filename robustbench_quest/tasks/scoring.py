@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .device import HOST
-from .records import TOP
+from ..device import HOST
 
 Columns = dict[str, Any]
+
+TOP = 5
 
 
 def score(logits: Tensor, labels: Tensor) -> Columns:
@@ -57,7 +59,7 @@ def score(logits: Tensor, labels: Tensor) -> Columns:
     }
 
 
-def predictions(columns: Columns) -> npt.NDArray[np.int32]:
+def predictions(columns: Mapping[str, Any]) -> npt.NDArray[np.int32]:
     """Return the predicted class of each row of ``score``'s columns; -1 where the logits are not finite."""
     return np.where(columns["finite"], columns["pred"][:, 0], -1).astype(np.int32)
 
@@ -67,9 +69,3 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
     log_probabilities = logits.detach().to(HOST).double().log_softmax(dim=1)
     picked = log_probabilities.gather(1, labels.to(HOST)[:, None])[:, 0]
     return np.asarray((-picked).numpy())
-
-
-def distances(clean: Tensor, perturbed: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the linf and l2 distance of each image (N,), computed in float64."""
-    delta = (perturbed.detach().to(HOST).double() - clean.detach().to(HOST).double()).flatten(1)
-    return delta.abs().amax(dim=1).numpy(), torch.linalg.vector_norm(delta, dim=1).numpy()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import log_loss, top_k_accuracy_score
 
-from robustbench_quest.scoring import cross_entropy, distances, predictions, score
+from robustbench_quest.tasks.scoring import cross_entropy, predictions, score
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,8 @@ def test_scores_equal_scikit_learn(batch: tuple[torch.Tensor, torch.Tensor]) -> 
 
 
 def test_scores_equal_torchmetrics(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    functional = pytest.importorskip("torchmetrics.functional.classification")
+    from torchmetrics.functional import classification as functional
+
     logits, labels = batch
     columns = score(logits, labels)
     for k, name in ((1, "correct"), (5, "correct5")):
@@ -88,12 +89,3 @@ def test_cross_entropy_equals_torch(batch: tuple[torch.Tensor, torch.Tensor]) ->
     logits, labels = batch
     expected = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none")
     assert cross_entropy(logits, labels) == pytest.approx(expected.numpy(), abs=1e-13)
-
-
-def test_distances_equal_numpy() -> None:
-    g = torch.Generator().manual_seed(1)
-    a, b = torch.rand(4, 3, 5, 7, generator=g), torch.rand(4, 3, 5, 7, generator=g)
-    linf, l2 = distances(a, b)
-    delta = (a.numpy().astype(np.float64) - b.numpy()).reshape(4, -1)
-    assert linf.tolist() == np.linalg.norm(delta, np.inf, axis=1).tolist()
-    assert l2 == pytest.approx(np.linalg.norm(delta, axis=1), rel=1e-14)
