@@ -313,6 +313,7 @@ def test_a_users_attention_gets_what_it_takes_and_keeps_its_own_keys(
 def test_a_forward_of_tokens_only_refuses_a_mask(attention: Path, save_safetensors: Save) -> None:
     model = load_model(save_safetensors(tiny().state_dict(), facts()), attention=f"{attention}:Quest")
     block = model.module.get_submodule("blocks.0.attn")
+    assert type(block) is load_object(f"{attention}:Quest", "--attention")[0]  # the class itself, unpatched
     tokens = torch.zeros(1, 5, 24)
     assert block(tokens, attn_mask=None, is_causal=False).shape == tokens.shape
     with pytest.raises(OptionError, match="does not take is_causal"):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -202,3 +203,10 @@ class CrossAttention(Attention):
         heads = self.attend(q, k, v)  # (B, H, 1, D)
         out: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
         return out
+
+
+def around(old: Any, edit: Edit) -> Attention:
+    """Return the attention with ``edit`` around the linear layers of ``old``, a self- or cross-attention."""
+    if hasattr(old, "qkv"):
+        return SelfAttention(old.qkv, old.proj, old.num_heads, edit)
+    return CrossAttention(old.wq, old.wk, old.wv, old.proj, old.num_heads, edit)

@@ -7,14 +7,13 @@ outside the blocks, such as attention pooling, stays as it is.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from timm.layers import RmsNorm
 from timm.models.crossvit import CrossAttention as TimmCrossAttention
 from timm.models.vision_transformer import Attention as TimmAttention
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import OptionError
 from ..types import AttentionSpec
@@ -60,10 +59,7 @@ def swap_attention(model: Model, spec: AttentionSpec) -> Model:
                 "layer's values of the same tokens"
             )
         width = old.wq.out_features if cross else old.qkv.out_features // 3
-        edit = variant.edit(Layer(index, count, width // old.num_heads, shared), options)
-        if cross:
-            return CrossAttention(old.wq, old.wk, old.wv, old.proj, old.num_heads, edit)
-        return SelfAttention(old.qkv, old.proj, old.num_heads, edit)
+        return variant.make(old, Layer(index, count, width // old.num_heads, shared), options)
 
     return replace_attention(model, make)
 
@@ -163,40 +159,6 @@ def _same_norm(old: Any, new: object) -> bool:
         return True
     kinds = ((nn.LayerNorm,), (nn.RMSNorm, RmsNorm))
     return any(isinstance(old, kind) and isinstance(new, kind) and old.eps == new.eps for kind in kinds)
-
-
-@contextlib.contextmanager
-def read_attention(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Collect (logits, probabilities) of every attention, in order, for the forward passes made inside.
-
-    Each has shape (B, H, N, N), or (B, H, 1, N) for cross-attention, and is part of the autograd graph;
-    logits are scaled and not yet masked. The model must hold this package's attention (``swap_attention``);
-    the explicit path is used inside.
-
-    Raises:
-        OptionError: the model holds no attention of this package.
-    """
-    modules = [module for module in model.modules() if isinstance(module, Attention)]
-    if not modules:
-        raise OptionError(
-            "the model's attention cannot be read; load it with --attention (standard included)"
-        )
-    seen: list[tuple[Tensor, Tensor]] = []
-    logits: list[Tensor] = []
-
-    def on_logits(_: nn.Module, __: object, output: Tensor) -> None:
-        logits.append(output)
-
-    def on_probabilities(_: nn.Module, __: object, output: Tensor) -> None:
-        seen.append((logits.pop(), output))
-
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            stack.callback(module.logits_tap.register_forward_hook(on_logits).remove)
-            stack.callback(module.probabilities_tap.register_forward_hook(on_probabilities).remove)
-            stack.callback(setattr, module, "explicit", module.explicit)
-            module.explicit = True
-        yield seen
 
 
 def _is_self(module: nn.Module) -> bool:

@@ -90,25 +90,19 @@ def _construct(attention: UserAttention, old: nn.Module, index: int, count: int)
 
 
 def _callable_by_blocks(module: nn.Module) -> nn.Module:
-    """Let timm's blocks, which pass ``attn_mask`` and ``is_causal``, call a forward that does not take them.
+    """Let timm's blocks call a forward that does not take the ``attn_mask`` and ``is_causal`` they pass."""
+    missing = [name for name in _BLOCK_ARGUMENTS if not takes(type(module).forward, name)]
 
-    The instance gets a subclass of its own class: its state dict, and copies of it, stay as they are.
-    """
-    forward = type(module).forward
-    missing = [name for name in _BLOCK_ARGUMENTS if not takes(forward, name)]
-    if not missing:
-        return module
-
-    def adapted(self: nn.Module, x: Tensor, **arguments: Any) -> Any:
+    def left_out(part: nn.Module, inputs: Any, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         for name in missing:
-            if arguments.pop(name, _BLOCK_ARGUMENTS[name]) != _BLOCK_ARGUMENTS[name]:
+            if arguments.get(name, _BLOCK_ARGUMENTS[name]) != _BLOCK_ARGUMENTS[name]:
                 raise OptionError(
-                    f"{type(self).__name__}.forward does not take {name}, which this model needs"
+                    f"{type(part).__name__}.forward does not take {name}, which this model needs"
                 )
-        return forward(self, x, **arguments)
+        return inputs, {name: value for name, value in arguments.items() if name not in missing}
 
-    kind = type(module)
-    module.__class__ = type(kind.__name__, (kind,), {"forward": adapted, "__module__": kind.__module__})
+    if missing:
+        module.register_forward_pre_hook(left_out, with_kwargs=True)
     return module
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
 from ..errors import OptionError, unknown
 from ..registry import ATTENTION
 from ..types import AttentionSpec, OptionValue
-from .core import Edit, HeadScale
+from .core import Edit, HeadScale, around
 from .elliptical import Metric, PreviousValues, canonical_layers, uses_metric
 from .qk_norms import DimensionScale, L2Norm, LayerNorm, RMSNorm
 
@@ -44,15 +45,23 @@ class Variant:
     Args:
         parameters: names of the parameters beyond a standard attention's, relative to the attention module.
         options: name -> (default, the allowed values or, where they cannot be listed, what they mean).
-        edit: makes one layer's edit from the options.
+        make: makes the module that takes the place of an attention, from that attention, where it stands and
+            the options; ``from_edit`` gives it for an edit of queries and keys.
         cross: whether the variant is defined for cross-attention.
     """
 
     parameters: tuple[str, ...]
     options: Mapping[str, tuple[OptionValue, tuple[str, ...] | str]]
-    edit: Callable[[Layer, Mapping[str, OptionValue]], Edit]
+    make: Callable[[Any, Layer, Mapping[str, OptionValue]], nn.Module]
     cross: bool = True
     version: int = 1
+
+
+def from_edit(
+    edit: Callable[[Layer, Mapping[str, OptionValue]], Edit],
+) -> Callable[[Any, Layer, Mapping[str, OptionValue]], nn.Module]:
+    """Return the ``make`` of a variant that edits queries and keys and keeps the rest."""
+    return lambda old, layer, options: around(old, edit(layer, options))
 
 
 def _standard(layer: Layer, _: Mapping[str, OptionValue]) -> Edit:
@@ -110,21 +119,28 @@ _ELLIPTICAL_OPTIONS: dict[str, tuple[OptionValue, tuple[str, ...] | str]] = {
     "layers": ("1-", "layers that use M, such as 1-11, 1,3,5 or 1- (to the last); layer 0 has none"),
 }
 
-STANDARD = Variant((), {}, _standard)
-QUEST = Variant((), {}, _quest)
-QNORM = Variant((), {}, _qnorm)
+STANDARD = Variant((), {}, from_edit(_standard))
+QUEST = Variant((), {}, from_edit(_quest))
+QNORM = Variant((), {}, from_edit(_qnorm))
 QKNORM_HS = Variant(
     ("logit_scale",),
     {"param": ("log", ("log", "linear")), "max_scale": (100.0, "largest scale of the log form")},
-    _head_scale,
+    from_edit(_head_scale),
 )
 QKNORM_DS = Variant(
-    ("q_norm.weight", "k_norm.weight"), {"mode": ("l2", ("l2", "rms", "ln-nobias"))}, _dimension_scale
+    ("q_norm.weight", "k_norm.weight"),
+    {"mode": ("l2", ("l2", "rms", "ln-nobias"))},
+    from_edit(_dimension_scale),
 )
-QKNORM_LN = Variant(("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"), {}, _layer_norm)
-ELLIPTICAL = Variant((), _ELLIPTICAL_OPTIONS, _elliptical, cross=False)
+QKNORM_LN = Variant(
+    ("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"), {}, from_edit(_layer_norm)
+)
+ELLIPTICAL = Variant((), _ELLIPTICAL_OPTIONS, from_edit(_elliptical), cross=False)
 ELLIPTICAL_QUEST = Variant(
-    (), {**_ELLIPTICAL_OPTIONS, "keys": ("sphere", ("sphere", "ellipse"))}, _elliptical_quest, cross=False
+    (),
+    {**_ELLIPTICAL_OPTIONS, "keys": ("sphere", ("sphere", "ellipse"))},
+    from_edit(_elliptical_quest),
+    cross=False,
 )
 
 # The names are the registry's, which can be listed without importing torch.

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from robustbench_quest.attention.core import CrossAttention, SelfAttention
 from robustbench_quest.attention.swap import (
     attention_sites,
-    read_attention,
     replace_attention,
     swap_attention,
 )
-from robustbench_quest.attention.variants import VARIANTS, resolve
+from robustbench_quest.attention.taps import read_attention
+from robustbench_quest.attention.variants import VARIANTS, Variant, resolve
 from robustbench_quest.errors import OptionError
 
 # name -> (settings that keep it small, side of an image, number of attentions)
@@ -241,6 +241,16 @@ class OwnAttention(nn.Module):
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         out: Tensor = self.proj(self.qkv(x).chunk(3, dim=-1)[2].mean(1, keepdim=True).expand_as(x))
         return out
+
+
+def test_a_variant_may_make_any_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Variant((), {}, lambda old, layer, _: OwnAttention(old.qkv.in_features, old.num_heads))
+    monkeypatch.setitem(VARIANTS, "quest", made)
+    native = reference.small_vit()
+    model = swap_attention(copy.deepcopy(native), resolve("quest"))
+    assert all(type(block.attn) is OwnAttention for block in model.blocks)
+    x = reference.images().float()
+    assert (model(x) - native(x)).abs().max() > 1e-3
 
 
 class Subclass(TimmAttention):  # type: ignore[misc]
