@@ -1,4 +1,4 @@
-"""The state dicts in a checkpoint, and which is used: raw weights or their moving average (EMA)."""
+"""The state dicts in a checkpoint: raw weights, their moving average (EMA), a teacher and a student."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import CheckpointError, OptionError, unknown
+from ..errors import CheckpointError
 
-# In the order in which "auto" tries them. DINO and iBOT evaluate the teacher, all others the raw weights.
+# In the order in which ``weights.choose_weights`` tries them.
 RAW = ("", "model", "state_dict", "net", "network", "model_state_dict")
 SELF_SUPERVISED = ("teacher", "student")
 EMA = ("model_ema", "state_dict_ema", "ema", "ema_state_dict", "ema_model")
@@ -37,34 +37,6 @@ def find_containers(path: Path, loaded: object) -> dict[str, dict[str, Tensor]]:
         keys = ", ".join(str(key) for key in list(loaded)[:8]) or "nothing"
         raise CheckpointError(f"{path} holds no tensors that form a state dict; its keys: {keys}")
     return found
-
-
-def choose_container(names: tuple[str, ...], weights: str) -> str:
-    """Return the container for ``weights``: "auto", "raw", "ema" or a container's name.
-
-    Raises:
-        OptionError: the file holds no such container, or "auto" knows none of them.
-    """
-    if weights in names:
-        return weights
-    groups = {"raw": (*RAW, "student"), "ema": (*EMA, "teacher"), "auto": (*RAW, *SELF_SUPERVISED, *EMA)}
-    if weights not in groups:
-        raise OptionError(unknown("weights", weights, {*groups, *(name for name in names if name)}))
-    known = [name for name in groups[weights] if name in names]
-    if known:
-        return known[0]
-    if weights == "auto" and len(names) == 1:
-        return names[0]
-    kind = "known" if weights == "auto" else weights
-    listed = ", ".join(shown(name) for name in names)
-    raise OptionError(f"the file holds no {kind} weights; give --weights with one of: {listed}")
-
-
-def kind_of(name: str) -> str:
-    """Return what a container's weights are, in words."""
-    if name in SELF_SUPERVISED:
-        return f"the {name}"
-    return "the moving average" if name in EMA else "raw weights"
 
 
 def shown(name: str) -> str:

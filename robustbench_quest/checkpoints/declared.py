@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, in a sidecar ``<ckpt>.yaml`` or its metadata; how sources merge.
+"""What a checkpoint says about itself, in a sidecar ``<ckpt>.yaml`` or its metadata.
 
 A sidecar and the metadata key "rbq" hold the same keys:
 
@@ -23,6 +23,7 @@ import yaml
 from ..errors import CheckpointError, unknown
 from ..types import OptionValue
 from .preprocessing import INTERPOLATIONS, Source, is_channels
+from .setting import Setting, pick
 
 FLAG = "flag"  # the source of what the user says on the command line or in a call
 KEYS = (
@@ -67,46 +68,9 @@ class Declaration:
     unsure: tuple[str, ...] = ()
 
 
-def first(setting: str, declarations: Sequence[Declaration]) -> Any:
-    """Return the first value that is declared of a setting, or None."""
-    said = (getattr(declaration, setting) for declaration in declarations)
-    return next((value for value in said if value is not None), None)
-
-
-def overruled(setting: str, chosen: str, declarations: Sequence[Declaration]) -> str:
-    """Return which sources declare another value than the chosen one, as "source: value; source: value"."""
-    said = ((declaration.source, getattr(declaration, setting)) for declaration in declarations)
-    return "; ".join(f"{source}: {value}" for source, value in said if value not in (None, chosen))
-
-
-def merged_options(
-    options: Sequence[tuple[str, Mapping[str, OptionValue]]],
-) -> tuple[dict[str, OptionValue], dict[str, str]]:
-    """Return the options of several (source, options), the first winning, and the source of each."""
-    values: dict[str, OptionValue] = {}
-    sources: dict[str, str] = {}
-    for source, given in options:
-        for option, value in given.items():
-            if option not in values:
-                values[option], sources[option] = value, source
-    return values, sources
-
-
-def sources_text(sources: Mapping[str, str], main: str | None = None) -> str:
-    """Return the sources of options: one for all, or "main; option, option: source".
-
-    >>> sources_text({"depth": "flag", "num_heads": "flag"})
-    'flag'
-    >>> sources_text({"layers": "args", "estimator": "flag"}, main="args")
-    'args; estimator: flag'
-    """
-    groups: dict[str, list[str]] = {}
-    for option, source in sources.items():
-        groups.setdefault(source, []).append(option)
-    if main is None and len(groups) == 1:
-        return next(iter(groups))
-    others = [f"{', '.join(options)}: {source}" for source, options in groups.items() if source != main]
-    return "; ".join(([main] if main else []) + others)
+def declared(name: str, declarations: Sequence[Declaration]) -> Setting | None:
+    """Return a setting from the first source that declares it, or None."""
+    return pick(name, ((d.source, getattr(d, name)) for d in declarations))
 
 
 def sidecar_path(checkpoint: Path) -> Path | None:

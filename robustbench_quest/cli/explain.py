@@ -29,7 +29,7 @@ def print_explanation(
 ) -> None:
     """Print models, data, threats and cells; nothing is computed. ``speed`` is what changes no number."""
     for model in models:
-        lines = [(row.setting, row.value, row.source, row.alternatives) for row in model.explanation]
+        lines = [(s.name, s.text, s.source, s.others) for s in model.explanation]
         spec = model.spec
         lines += [("checkpoint sha256", spec.checkpoint, "", ""), ("classes", str(spec.num_classes), "", "")]
         lines += [("guessed", ", ".join(spec.guessed), "", "")] if spec.guessed else []

@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..models.inspection import Inspection
+    from ..models.inspect import Inspection
 
 _WIDTH = 19
 
@@ -23,7 +23,7 @@ def inspect(checkpoint: str, as_json: bool) -> None:
     """Say what CHECKPOINT holds, what would load, and what is ambiguous; no code in it runs."""
     import json
 
-    from ..models.inspection import inspect_checkpoint
+    from ..models.inspect import inspect_checkpoint
 
     inspection = inspect_checkpoint(checkpoint)
     if as_json:
@@ -48,23 +48,19 @@ def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "format", found.format
     yield "sha256", found.sha256
     yield "state dicts", _listed(f"{name} ({count} tensors)" for name, count in found.containers.items())
-    yield "weights", _with_source(found.weights, found, "weights")
+    yield "weights", _with_source(found, "weights")
     yield "kind", found.kind
-    yield "architecture", _with_source(" or ".join(found.arch_candidates), found, "arch")
-    for row in found.architecture:
-        yield row.setting, f"{row.value}  ({row.source})"
+    yield "architecture", _with_source(found, "arch", " or ".join(found.arch_candidates))
+    yield from _known(found, "arch options", "heads")
     yield "attention by keys", _listed(found.attention_candidates)
-    attention = _with_source(found.attention, found, "attention")
-    yield "attention", f"{attention}; {found.attention_notes}" if found.attention_notes else attention
-    yield "classes", _known(found.num_classes)
-    yield "image size", _known(found.image_size)
+    yield "attention", _with_source(found, "attention")
+    yield "classes", str(found.num_classes or "not known")
+    yield "image size", str(found.image_size or "not known")
     yield "positions", _listed(found.positions)
     yield "tensors", f"{found.tensors:,}"
     yield "parameters", f"{found.parameters:,}"
     yield "dtype", _listed(found.dtypes)
-    for row in found.preprocessing:
-        others = f"; {row.alternatives}" if row.alternatives else ""
-        yield row.setting, f"{row.value}  ({row.source}{others})"
+    yield from _known(found, "name", "size", "resize", "interpolation", "mean", "std")
     if found.dropped:
         yield "left out", _listed(found.dropped)
     if not found.problems:
@@ -73,14 +69,19 @@ def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
         yield "" if index else "does not load", problem
 
 
-def _with_source(value: str | None, found: Inspection, setting: str) -> str:
-    source = found.sources.get(setting)
-    return _known(value or None) + (f"  ({source})" if source else "")
+def _known(found: Inspection, *names: str) -> Iterator[tuple[str, str]]:
+    for name in names:
+        if found.setting(name) is not None:
+            yield name, _with_source(found, name)
+
+
+def _with_source(found: Inspection, name: str, value: str = "") -> str:
+    setting = found.setting(name)
+    if setting is None:
+        return value or "not known"
+    others = f"; {setting.others}" if setting.others else ""
+    return f"{value or setting.text}  ({setting.source}{others})"
 
 
 def _listed(items: Iterable[str]) -> str:
     return ", ".join(items) or "none"
-
-
-def _known(value: object) -> str:
-    return "not known" if value is None else str(value)

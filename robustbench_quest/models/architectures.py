@@ -1,4 +1,4 @@
-"""timm architectures: building them without weights, and finding the one that a state dict belongs to.
+"""timm's architectures: their names, their preprocessing, and building them without weights.
 
 Nothing here can reach a network: models are built with ``pretrained=False``, and names that would fetch are
 refused.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,32 +17,13 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.preprocessing import Source
 from ..device import META
 from ..errors import CheckpointError, OptionError, unknown
-from ..identity import structure
 from ..types import OptionValue
+from .preprocessing import from_timm
 
 PLAIN = "vision_transformer"  # timm.models.VisionTransformer with every option declared; the demo zoo's
-FAMILIES = ("vit_*", "deit_*", "deit3_*")  # what inference tries
-CROSS = "crossvit_*"
-
-# Parameters that attention variants add; an architecture is recognised without them.
-VARIANT_KEY = re.compile(r"\.attn\.(logit_scale|[qk]_norm\.(weight|bias))$")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An architecture whose names and shapes a state dict has.
-
-    Args:
-        name: timm's.
-        function: equal for architectures that compute the same (see ``fingerprint.structure``).
-        config: timm's preprocessing.
-    """
-
-    name: str
-    function: str
-    config: Mapping[str, Any]
 
 
 def check_architecture(name: str, source: str) -> str:
@@ -60,7 +40,7 @@ def check_architecture(name: str, source: str) -> str:
         )
     bare, _, tag = name.partition(".")
     if not timm.is_model(bare):
-        listed = unknown("architecture", name, _near(bare) or timm.list_models(FAMILIES[1]))
+        listed = unknown("architecture", name, _near(bare) or timm.list_models("deit_*"))
         raise OptionError(f"{listed} (the name comes from: {source})")
     tags = _tags(bare)
     if tag and tag not in tags:
@@ -72,6 +52,24 @@ def timm_config(name: str) -> dict[str, Any] | None:
     """Return timm's configuration: input size, crop, mean, std, classifier ...; None without one."""
     config = None if name == PLAIN else timm.get_pretrained_cfg(name)
     return None if config is None else dict(config.to_dict())
+
+
+def timm_sources(name: str, classes: int) -> list[Source]:
+    """Return timm's preprocessing of an architecture: its own, then that of each of the weights it may mean.
+
+    A tag names one set of weights. A bare name stands for any of them: timm's default is only the newest, and
+    a file may be fine-tuned from another. Those with a classifier of another number of classes are left out
+    where some have this number: their fine-tuned forms are among these. Backbones without a classifier (MAE,
+    DINO) are there to be fine-tuned, to any number.
+    """
+    config = timm_config(name)
+    if config is None:
+        return []
+    tags = [] if "." in name else _tags(name)
+    configs = {f"{name}.{tag}": timm_config(f"{name}.{tag}") or config for tag in tags}
+    if any(given.get("num_classes") == classes for given in configs.values()):
+        configs = {t: given for t, given in configs.items() if given.get("num_classes") in (classes, 0, None)}
+    return [from_timm(name, config), *(replace(from_timm(t, given), name=t) for t, given in configs.items())]
 
 
 def build(name: str, options: Mapping[str, Any], *, device: torch.device | None = None) -> nn.Module:
@@ -107,9 +105,15 @@ def _constructed(name: str, options: Mapping[str, Any]) -> nn.Module:
 
 
 def fitted_options(
-    name: str, tensors: Mapping[str, Tensor], declared: Mapping[str, OptionValue]
+    name: str,
+    tensors: Mapping[str, Tensor],
+    declared: Mapping[str, OptionValue],
+    img_size: int | None = None,
 ) -> dict[str, OptionValue]:
-    """Return the options with the number of classes and the image size that the tensors have.
+    """Return the options to build with: as declared, else as the tensors have them.
+
+    Args:
+        img_size: the image size that is asked for, which comes before that of the tensors, or None.
 
     Raises:
         CheckpointError: the state dict has no classifier, or positions that are no square grid.
@@ -121,6 +125,9 @@ def fitted_options(
         size = _image_size(tensors, build(name, options, device=META))
         if size is not None:
             options["img_size"] = size
+    # Without position embeddings an architecture takes any size, and no such option.
+    if img_size is not None and any(key.startswith("pos_embed") for key in tensors):
+        options["img_size"] = img_size
     return options
 
 
@@ -158,35 +165,6 @@ def input_size(model: nn.Module) -> int | None:
     if isinstance(size, tuple | list) and size and size[0] == size[-1]:
         size = size[0]
     return int(size) if isinstance(size, int) else None
-
-
-def infer(tensors: Mapping[str, Tensor]) -> list[Candidate]:
-    """Return the architectures of ``FAMILIES`` that have the names and shapes of ``tensors``.
-
-    Those meant for the image size of the tensors come first, then those that can be built for it; not the
-    latter where the same name with another size is among the former. A state dict without a classifier is
-    compared with headless models.
-    """
-    headless = not any(key.startswith("head.") for key in tensors)
-    declared: dict[str, Any] = {"num_classes": 0} if headless else {}
-    native: list[Candidate] = []
-    resized: list[Candidate] = []
-    for name in _shortlist(tensors):
-        try:
-            options = fitted_options(name, tensors, declared)
-            model = build(name, options, device=META)
-        except (CheckpointError, OptionError):
-            continue
-        if _same_shapes(model.state_dict(), tensors):
-            candidate = Candidate(name, structure(model), timm_config(name) or {})
-            (resized if "img_size" in options else native).append(candidate)
-    meant = {_sizeless(candidate.name) for candidate in native}
-    return native + [candidate for candidate in resized if _sizeless(candidate.name) not in meant]
-
-
-def _sizeless(name: str) -> str:
-    """Return the name without an image size: ``vit_tiny_patch16`` for ``vit_tiny_patch16_384``."""
-    return re.sub(r"_\d{3}(?=_|$)", "", name)
 
 
 def distilled_hint(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
@@ -236,42 +214,3 @@ def _image_size(tensors: Mapping[str, Tensor], native: nn.Module) -> int | None:
             )
         return side * positions.patch
     return None
-
-
-def _shortlist(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names worth building in full: by patch size, then by a model of one block."""
-    if "pos_embed_0" in tensors:
-        branches = {"depth": ((1, 1, 0),)}  # which timm's crossvit_18_240 refuses for a fault of its own
-        return [
-            name
-            for name in timm.list_models(CROSS)
-            if _first_block_fits(name, branches, tensors, unsure=True)
-        ]
-    patch_embed = tensors.get("patch_embed.proj.weight")
-    if patch_embed is None or patch_embed.ndim != 4:
-        return []
-    size = re.compile(rf"patch{patch_embed.shape[-1]}(_|$)")
-    names = [name for family in FAMILIES for name in timm.list_models(family) if size.search(name)]
-    depth = {"depth": 1}  # which other kinds of model refuse
-    return [name for name in names if _first_block_fits(name, depth, tensors, unsure=False)]
-
-
-def _first_block_fits(
-    name: str, options: Mapping[str, Any], tensors: Mapping[str, Tensor], *, unsure: bool
-) -> bool:
-    """Return whether the tensors hold a model of one block; ``unsure`` for models that refuse the options."""
-    try:
-        model = build(name, options, device=META)
-    except OptionError:
-        return unsure
-    # The head and the positions depend on the data set and the image size.
-    free = ("head", "pos_embed")
-    return all(
-        key.startswith("head") or (key in tensors and (key.startswith(free) or tensors[key].shape == t.shape))
-        for key, t in model.state_dict().items()
-    )
-
-
-def _same_shapes(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> bool:
-    extra = [key for key in found if key not in expected and not VARIANT_KEY.search(key)]
-    return not extra and all(key in found and found[key].shape == expected[key].shape for key in expected)

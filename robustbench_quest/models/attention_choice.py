@@ -1,4 +1,4 @@
-"""Which attention variant a checkpoint was trained with: what its keys can say, and what was declared.
+"""Which attention variant a model was trained with: what its keys can say, and what was declared.
 
 Five variants have the keys of a standard ViT, so nothing but a declaration can tell them apart; a wrong guess
 loads without complaint and gives wrong numbers.
@@ -10,14 +10,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..attention.user import UserAttention, load_user_attention
-from ..attention.variants import VARIANTS, resolve
-from ..checkpoints.declared import FLAG, Declaration, merged_options, overruled, sources_text
-from ..checkpoints.setting import Row
+from ..attention.swap import attention_sites, check_replaceable, heads_text, is_replaceable, swap_attention
+from ..attention.user import UserAttention, load_user_attention, swap_user_attention
+from ..attention.variants import VARIANTS, for_layers, resolve
+from ..checkpoints.declared import FLAG, Declaration, declared
+from ..checkpoints.setting import Setting, joined, merge, remarks
 from ..errors import CheckpointError, OptionError
-from ..types import AttentionSpec, OptionValue
+from ..types import AttentionSpec
 from ..user_code import split_target
 
 _ATTENTION_KEY = re.compile(r"(?:^|\.)attn\.(.+)$")
@@ -28,129 +29,172 @@ LOOKS_LOG_BELOW = 5.0  # exp(5) = 148 is above the usual clamp at 100
 
 @dataclass(frozen=True)
 class Choice:
-    """The variant of a model, where it and its options came from, and which options nothing declared.
+    """The attention that is used: a variant, a user's class, or (``spec`` None) what the model is built with.
 
-    Args:
-        source: of the variant, and of those options that came from elsewhere.
-        alternatives: what other sources declare, and what the tensors look like.
-        guessed: options that nothing declared, as "attention layers".
+    ``setting`` says where it and its options came from, what other sources declare, and what nothing did.
     """
 
-    spec: AttentionSpec
-    source: str
-    alternatives: str = ""
-    guessed: tuple[str, ...] = ()
+    spec: AttentionSpec | None
+    setting: Setting
     user: UserAttention | None = None
 
-    @property
-    def row(self) -> Row:
-        """The line of ``--explain``."""
-        return Row("attention", str(self.spec), self.source, self.alternatives)
+    def put_into(self, module: nn.Module, size: int) -> None:
+        """Replace the attention of ``module`` in place; a user's class is tried on an image of side ``size``.
+
+        Raises:
+            OptionError: as ``swap.swap_attention`` and ``user.swap_user_attention``.
+        """
+        if self.user is not None:
+            swap_user_attention(module, self.user, size)
+        elif self.spec is not None:
+            swap_attention(module, self.spec)
 
 
-def extra_parameters(tensors: Mapping[str, Tensor]) -> frozenset[str]:
-    """Return the attention parameters beyond qkv and proj, relative to the attention module."""
-    names = (match[1] for key in tensors if (match := _ATTENTION_KEY.search(key)))
-    return frozenset(name for name in names if not _SHARED.match(name))
+OWN = Choice(None, Setting("attention", "own", "as the model is built"))
 
 
-def variants_by_keys(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Return the variants whose keys the state dict has; none where it has keys of no variant."""
-    extra = extra_parameters(tensors)
-    return tuple(name for name, variant in VARIANTS.items() if frozenset(variant.parameters) == extra)
+def heads_setting(module: nn.Module) -> list[Setting]:
+    """Return the number of heads as a setting; none for a model without attention."""
+    text = heads_text(module)
+    return [Setting("heads", text, "the model as built")] if text else []
 
 
-def choose_attention(tensors: Mapping[str, Tensor], declarations: Sequence[Declaration], file: str) -> Choice:
+def choose_for(
+    module: nn.Module,
+    tensors: Mapping[str, Tensor],
+    declarations: Sequence[Declaration],
+    file: str,
+    *,
+    users_own: bool = False,
+) -> Choice:
+    """Return the attention of a model, in the form for its layers.
+
+    Args:
+        module: one of timm's, or a user's.
+        tensors: of the file; in timm's names for a model of timm's.
+        declarations: flag, sidecar, metadata, args, in that order.
+        file: the checkpoint's name, for messages.
+        users_own: whether the module is a user's, which keeps its attention unless one is declared.
+
+    Raises:
+        CheckpointError, OptionError: as ``choose_attention``; or a variant or an option is declared and the
+            model has no attention that can be replaced.
+    """
+    if declared("attention", declarations) is None and (users_own or not is_replaceable(module)):
+        if any(d.source == FLAG and d.attention_options for d in declarations):
+            raise OptionError(
+                "--attention-option needs --attention NAME or FILE.py:CLASS; without it this model keeps "
+                "its own"
+            )
+        return OWN
+    check_replaceable(module)
+    choice = choose_attention(tensors, declarations, file, by_keys=not users_own)
+    assert choice.spec is not None
+    spec = for_layers(choice.spec, len(attention_sites(module)))
+    return replace(choice, spec=spec, setting=replace(choice.setting, value=str(spec)))
+
+
+def choose_attention(
+    tensors: Mapping[str, Tensor], declarations: Sequence[Declaration], file: str, *, by_keys: bool = True
+) -> Choice:
     """Return the first variant that is declared, else the one that the keys identify.
 
     Args:
-        tensors: in timm's names.
-        declarations: flag, sidecar, metadata, args, in that order.
-        file: the checkpoint's name, for messages.
+        tensors, declarations, file: as in ``choose_for``.
+        by_keys: whether the keys are timm's, so that they can be compared with the variants'.
 
     Raises:
         OptionError: nothing says which variant, or an option that the variant does not have.
         CheckpointError: the declared variant contradicts the keys, or a file names code to run.
     """
-    user = declared_user_attention(declarations, file)
-    if user is not None:
-        return user_choice(user, declarations)
-    declared = next((d for d in declarations if d.attention is not None), None)
+    setting = declared("attention", declarations)
+    if setting is not None and split_target(str(setting.value)) is not None:
+        return _users_class(setting, declarations, file)
     fitting = variants_by_keys(tensors)
-    name = _by_keys(fitting, tensors, file) if declared is None else str(declared.attention)
-    source = "keys in the file" if declared is None else declared.source
-    choice = named_choice(name, source, declarations)
-    if name not in fitting:
+    if setting is None:
+        setting = Setting("attention", _by_keys(fitting, tensors, file), "keys in the file")
+    choice = _variant(setting, declarations)
+    if by_keys and setting.value not in fitting:
         fits = f"they are those of {', '.join(fitting)}" if fitting else "no built-in attention has those"
-        cure = "give another --attention" if source == FLAG else "correct it or override it with --attention"
+        again = setting.source == FLAG
+        cure = "give another --attention" if again else "correct it or override it with --attention"
         raise CheckpointError(
-            f"attention {name} was declared ({source}), but {file} has {_describe(tensors)}: {fits}; {cure}"
+            f"attention {setting.value} was declared ({setting.source}), but {file} has "
+            f"{_describe(tensors)}: {fits}; {cure}"
         )
-    return with_form(choice, tensors, declarations)
+    return _with_form(choice, tensors, declarations)
 
 
-def user_choice(user: UserAttention, declarations: Sequence[Declaration]) -> Choice:
-    """Return the choice of a user's class, which only the flag can name."""
-    return Choice(
-        user.spec, FLAG, overruled("attention", str(declarations[0].attention), declarations), user=user
-    )
+def variants_by_keys(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return the variants whose keys the state dict has; none where it has keys of no variant."""
+    extra = _extra_parameters(tensors)
+    return tuple(name for name, variant in VARIANTS.items() if frozenset(variant.parameters) == extra)
 
 
-def named_choice(name: str, source: str, declarations: Sequence[Declaration]) -> Choice:
-    """Return a variant with the options that are declared for it, as yet compared with no tensors.
+def _users_class(setting: Setting, declarations: Sequence[Declaration], file: str) -> Choice:
+    """Return the user's class; code runs only when the user names it."""
+    if setting.source != FLAG:
+        raise CheckpointError(
+            f"{setting.source} of {file} names code to run (attention {setting.value}); only the flag "
+            f"may: add --attention {setting.value} if you trust it"
+        )
+    user = load_user_attention(setting.value, declarations[0].attention_options or {})
+    return Choice(user.spec, replace(setting, value=str(user.spec)), user)
 
-    Raises:
-        OptionError: no such variant, or an option or value that it does not have.
-    """
-    options, sources = declared_options(name, declarations)
-    spec = resolve(name, options)
+
+def _variant(setting: Setting, declarations: Sequence[Declaration]) -> Choice:
+    """Return a variant with the options that are declared for it; those of the flag hold for any."""
+    name = str(setting.value)
+    fitting = [d for d in declarations if name == d.attention or d.source == FLAG]
+    options = merge([(d.source, d.attention_options or {}) for d in fitting])
+    spec = resolve(name, {option: given.value for option, given in options.items()})
+    whole = joined("attention", str(spec), options.values(), main=setting)
     decider = next((d for d in declarations if d.attention == name), None)
-    left = () if decider is None else tuple(option for option in decider.unsure if option not in options)
-    notes = [overruled("attention", name, declarations), decider.note if decider else ""]
-    for declaration in declarations[1:]:
-        if declaration.attention == name:
-            given = declaration.attention_options or {}
-            notes += [
-                f"{declaration.source}: {option}={value}"
-                for option, value in given.items()
-                if value != options[option]
-            ]
-    return Choice(
-        spec,
-        sources_text(sources, source),
-        "; ".join(filter(None, notes)),
-        tuple(f"attention {option}" for option in left),
-    )
+    if decider is None:
+        return Choice(spec, whole)
+    unsure = tuple(f"attention {option}" for option in decider.unsure if option not in options)
+    return Choice(spec, replace(whole, others=remarks([whole.others, decider.note]), guessed=unsure))
 
 
-def declared_user_attention(declarations: Sequence[Declaration], file: str) -> UserAttention | None:
-    """Return the user's attention class that the flag names, or None.
+def _with_form(choice: Choice, tensors: Mapping[str, Tensor], declarations: Sequence[Declaration]) -> Choice:
+    """Return the choice with what its tensors look like.
+
+    Forms are options that change numbers but not keys: in all but name, other variants. A file that lists a
+    variant's options, even none of them, has declared the others' defaults.
 
     Raises:
-        CheckpointError: a file names one: code runs only when the user names it.
+        OptionError: the variant has several forms and nothing declares one.
     """
-    declared = next((d for d in declarations if d.attention is not None), None)
-    if declared is None or split_target(str(declared.attention)) is None:
-        return None
-    if declared.source != FLAG:
-        raise CheckpointError(
-            f"{declared.source} of {file} names code to run (attention {declared.attention}); only the flag "
-            f"may: add --attention {declared.attention} if you trust it"
+    assert choice.spec is not None
+    name, setting = choice.spec.name, choice.setting
+    if name not in FORMS:
+        return choice
+    option = FORMS[name]
+    looks, form = _scale_form(tensors) if name == "qknorm-hs" else ("", "")
+    if not any(
+        option in (d.attention_options or {})
+        if d.source == FLAG
+        else d.attention == name and d.attention_options is not None
+        for d in declarations
+    ):
+        listed = ", ".join(f"{option}={value}" for value in VARIANTS[name].options[option][1])
+        raise OptionError(
+            f"attention {name} ({setting.source}): nothing says in which form it was trained, and all have "
+            f"the same keys; give --attention-option with one of {listed}{looks and f' ({looks})'}"
         )
-    return load_user_attention(str(declared.attention), declared.attention_options or {})
+    given = dict(choice.spec.options)[option]
+    against = f", against the declared {option}={given}" if looks and form != given else ""
+    return replace(choice, setting=replace(setting, others=remarks([setting.others, looks + against])))
 
 
-def declared_options(
-    name: str, declarations: Sequence[Declaration]
-) -> tuple[dict[str, OptionValue], dict[str, str]]:
-    """Return a variant's declared options and who declared each; earlier ones win, flags hold for any."""
-    return merged_options(
-        [
-            (d.source, d.attention_options or {})
-            for d in declarations
-            if d.attention == name or d.source == FLAG
-        ]
-    )
+def _scale_form(tensors: Mapping[str, Tensor]) -> tuple[str, str]:
+    """Say what the stored scales of qknorm-hs, if any, look like; and return the form that they look like."""
+    stored = [tensor for key, tensor in tensors.items() if key.endswith("attn.logit_scale")]
+    if not stored:
+        return "", ""
+    largest = max(float(tensor.float().max()) for tensor in stored)
+    form = "log" if largest < LOOKS_LOG_BELOW else "linear"
+    return f"stored scales up to {largest:.3g} look {'log-space' if form == 'log' else form}", form
 
 
 def _by_keys(fitting: tuple[str, ...], tensors: Mapping[str, Tensor], file: str) -> str:
@@ -168,50 +212,11 @@ def _by_keys(fitting: tuple[str, ...], tensors: Mapping[str, Tensor], file: str)
 
 
 def _describe(tensors: Mapping[str, Tensor]) -> str:
-    extra = sorted(extra_parameters(tensors))
+    extra = sorted(_extra_parameters(tensors))
     return f"the keys attn.{', attn.'.join(extra)}" if extra else "no attention keys beyond qkv and proj"
 
 
-def _form_is_declared(name: str, declarations: Sequence[Declaration]) -> bool:
-    """Return whether the option that changes numbers but not keys is declared.
-
-    A file that lists a variant's options, even none of them, has declared the others' defaults.
-    """
-    complete = any(
-        d.attention == name and d.attention_options is not None for d in declarations if d.source != FLAG
-    )
-    return complete or FORMS.get(name) in declared_options(name, declarations)[0]
-
-
-def with_form(choice: Choice, tensors: Mapping[str, Tensor], declarations: Sequence[Declaration]) -> Choice:
-    """Return the choice with what its tensors look like.
-
-    Forms are options that change numbers but not keys: in all but name, other variants.
-
-    Raises:
-        OptionError: the variant has several forms and nothing declares one.
-    """
-    name = choice.spec.name
-    if name not in FORMS:
-        return choice
-    option = FORMS[name]
-    looks, form = _scale_form(tensors) if name == "qknorm-hs" else ("", "")
-    if not _form_is_declared(name, declarations):
-        listed = ", ".join(f"{option}={value}" for value in VARIANTS[name].options[option][1])
-        raise OptionError(
-            f"attention {name} ({choice.source}): nothing says in which form it was trained, and all have "
-            f"the same keys; give --attention-option with one of {listed}{looks and f' ({looks})'}"
-        )
-    given = dict(choice.spec.options)[option]
-    against = f", against the declared {option}={given}" if looks and form != given else ""
-    return replace(choice, alternatives="; ".join(filter(None, [choice.alternatives, looks + against])))
-
-
-def _scale_form(tensors: Mapping[str, Tensor]) -> tuple[str, str]:
-    """Say what the stored scales of qknorm-hs, if any, look like; and return the form that they look like."""
-    stored = [tensor for key, tensor in tensors.items() if key.endswith("attn.logit_scale")]
-    if not stored:
-        return "", ""
-    largest = max(float(tensor.float().max()) for tensor in stored)
-    form = "log" if largest < LOOKS_LOG_BELOW else "linear"
-    return f"stored scales up to {largest:.3g} look {'log-space' if form == 'log' else form}", form
+def _extra_parameters(tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Return the attention parameters beyond qkv and proj, relative to the attention module."""
+    names = (match[1] for key in tensors if (match := _ATTENTION_KEY.search(key)))
+    return frozenset(name for name in names if not _SHARED.match(name))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..attention.core import previous_values
 from ..attention.elliptical import metric_gradient
-from ..checkpoints.setting import Row
+from ..checkpoints.setting import Setting
 from ..device import HOST
 from ..errors import OptionError, QuestError
 from ..identity import weights_sha256
@@ -60,7 +60,7 @@ class Classifier(nn.Module):
         name: str | None = None,
         spec: ModelSpec | None = None,
         trained_on: str | None = None,
-        explanation: Sequence[Row] = (),
+        explanation: Sequence[Setting] = (),
     ) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):

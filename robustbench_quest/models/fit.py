@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -10,8 +9,7 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, OptionError
-from .architectures import Positions, distilled_hint, input_size, position_embeddings
-from .preprocessing import MAX_SIDE
+from .architectures import distilled_hint, input_size, position_embeddings
 
 _SHOWN = 3
 
@@ -41,19 +39,6 @@ def misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
             more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             parts.append(f"{len(names)} {label} ({', '.join(names[:_SHOWN])}{more})")
     return "; ".join(parts)
-
-
-def check_plain(tensors: Mapping[str, Tensor], file: str) -> None:
-    """Refuse tensors without values of their own: meta, sparse and quantised ones.
-
-    Raises:
-        CheckpointError: with the tensor's name.
-    """
-    for key, tensor in tensors.items():
-        sparse = tensor.layout is not torch.strided
-        kind = "is quantised" if tensor.is_quantized else "is sparse" if sparse else "has no values"
-        if tensor.is_meta or sparse or tensor.is_quantized:
-            raise CheckpointError(f"{file}: {key} {kind}, expected a plain tensor; save the model again")
 
 
 def non_finite(tensors: Mapping[str, Tensor]) -> str:
@@ -95,6 +80,32 @@ def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], file: str, su
         raise CheckpointError(f"{file}: {problem}; its training diverged, or the file is damaged")
 
 
+def check_size(module: nn.Module, size: int, asked: int | None) -> None:
+    """Refuse preprocessing of another size than the model is built for.
+
+    Args:
+        module: the model.
+        size: what the preprocessing gives, pixels.
+        asked: the image size that the user asks for, or None.
+
+    Raises:
+        OptionError: with the sizes.
+    """
+    built = input_size(module)
+    if built is None or built == size:
+        return
+    if asked is not None:
+        raise OptionError(
+            f"--img-size {size}: the model takes {built}x{built} images, and only position embeddings of "
+            f"timm's architectures are resized; leave --img-size out, or build the model for {size}"
+        )
+    raise OptionError(
+        f"the preprocessing gives {size}x{size} images and the model takes {built}x{built}; --img-size "
+        f"{built} keeps the model as it is, --img-size {size} resizes the position embeddings of timm's "
+        "architectures"
+    )
+
+
 def resized_positions(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """Return the tensors with position embeddings on the model's grid, and what was done ("" for nothing).
 
@@ -110,10 +121,10 @@ def resized_positions(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[
     sides = [side for side, *_ in getattr(model, "img_size_scaled", ())] or [size] * len(seen)
     for side, (key, positions) in zip(sides, seen.items(), strict=True):
         if positions.extra < 0 or positions.rows * positions.patch != side:
-            branch = f" (its branch {key} sees {side} pixels)" if len(seen) > 1 else ""
+            scaled = f" (scaled to {side})" if side != size else ""
             raise OptionError(
-                f"--img-size {size} is not a whole number of patches of {positions.patch} pixels{branch}; "
-                f"the nearest sizes that work: {_nearest(size, seen, tensors)}"
+                f"--img-size {size}{scaled} is not a whole number of patches of {positions.patch} pixels; "
+                "give a multiple of the patch"
             )
         if key in tensors and tensors[key].ndim == 3 and tensors[key].shape[1] != positions.count:
             grid = [positions.rows, positions.columns]
@@ -121,23 +132,6 @@ def resized_positions(model: nn.Module, tensors: Mapping[str, Tensor]) -> tuple[
             before = tensors[key].shape[1] - positions.extra
             done.append(f"{key} from {before} to {positions.rows}x{positions.columns} patches")
     return resized, ", ".join(done)
-
-
-def _nearest(size: int, seen: Mapping[str, Positions], tensors: Mapping[str, Tensor]) -> str:
-    """Return the closest smaller and larger image sizes that every branch cuts into whole patches."""
-    patches = [positions.patch for positions in seen.values()]
-    stored = [tensors[key].shape for key in seen if key in tensors and tensors[key].ndim == 3]
-    # The branches' scales, from the sizes that the tensors were made for. The root, rounded down, is the
-    # grid's side: class and distillation tokens are fewer than the next row and column.
-    made = [math.isqrt(shape[1]) * patch for shape, patch in zip(stored, patches, strict=False)]
-    scales = [side / made[0] for side in made] if len(made) == len(seen) and made[0] else [1.0] * len(seen)
-
-    def works(side: int) -> bool:
-        return all(int(side * scale) % patch == 0 for scale, patch in zip(scales, patches, strict=True))
-
-    below = next((side for side in range(size - 1, 0, -1) if works(side)), None)
-    above = next((side for side in range(size + 1, MAX_SIDE + 1) if works(side)), None)
-    return " and ".join(str(side) for side in (below, above) if side is not None)
 
 
 def _shape(tensor: Tensor) -> str:

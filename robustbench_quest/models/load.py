@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from ..checkpoints.file import read_checkpoint
-from ..checkpoints.setting import Row
-from ..device import HOST, float32_by_default, resolve_device
-from ..errors import OptionError
+from ..device import resolve_device
 from ..types import OptionValue
-from ..user_code import fixed_random_state
-from .assembly import Loaded, assemble, assemble_user_model
 from .classifier import Classifier
-from .plan import Request, declarations_of
+from .request import ModelRequest
+from .resolve import as_in_a_fresh_process, read, resolve
 
 
 def load_model(
@@ -61,8 +56,8 @@ def load_model(
         CheckpointError: the file cannot be read, or does not fit.
         OptionError: something must be declared, or an option cannot be used.
     """
-    target = resolve_device(device)
-    request = Request(
+    request = ModelRequest(
+        checkpoint=None if path is None else str(path),
         arch=arch,
         arch_options=arch_options or {},
         attention=attention,
@@ -76,48 +71,33 @@ def load_model(
         resize=resize,
         interpolation=interpolation,
     )
-    # Whatever dtype, device or inference mode the caller has set for new tensors.
-    with torch.inference_mode(False), HOST, float32_by_default():
-        loaded = _load(path, request)
-        found = loaded.spec.preprocessing
-        return Classifier(
-            loaded.module.to(target),
-            found.mean,
-            found.std,
-            found.size,
-            resize=found.resize,
-            interpolation=found.interpolation,
-            spec=loaded.spec,
-            trained_on=loaded.dataset,
-            explanation=loaded.rows,
-        )
+    return load_request(request, device)
 
 
-def explain(path: str | Path | None = None, **options: Any) -> list[Row]:
-    """Return each setting of a model, its value, where it came from, and what other sources would give.
+def load_request(request: ModelRequest, device: str | torch.device = "auto") -> Classifier:
+    """Return the classifier that a request describes, on ``device``.
 
-    Takes what ``load_model`` takes, and raises what it raises.
+    Its ``spec`` is the one that ``resolve.resolve_model`` gives for the request, as long as the file is the
+    same.
+
+    Raises:
+        CheckpointError, OptionError: as ``load_model``.
     """
-    return list(load_model(path, **options).explanation)
-
-
-def _load(path: str | Path | None, request: Request) -> Loaded:
-    if path is None and request.model is None:
-        raise OptionError("nothing to load: give a checkpoint, or a model as FILE.py:FUNC")
-    if request.model is not None and (request.arch is not None or request.arch_options):
-        raise OptionError("--model builds the architecture itself; leave --arch and --arch-option out")
-    if request.model is None and request.model_options:
-        raise OptionError(
-            "--model-option needs --model FILE.py:FUNC; timm's architectures take --arch-option"
+    target = resolve_device(device)
+    with as_in_a_fresh_process():
+        found = resolve(request, read(request))
+        assert found.resolved is not None  # a step that fails raises
+        assert found.build is not None
+        spec = found.resolved.spec
+        preprocessing = spec.preprocessing
+        return Classifier(
+            found.build().to(target),
+            preprocessing.mean,
+            preprocessing.std,
+            preprocessing.size,
+            resize=preprocessing.resize,
+            interpolation=preprocessing.interpolation,
+            spec=spec,
+            trained_on=found.resolved.trained_on,
+            explanation=found.resolved.settings,
         )
-    if path is None and request.weights != "auto":
-        raise OptionError(
-            "--weights chooses among the state dicts of a checkpoint; give --ckpt, or leave it out"
-        )
-    checkpoint = None if path is None else read_checkpoint(path)
-    declarations = declarations_of(request, checkpoint)
-    with fixed_random_state():
-        if request.model is not None:
-            return assemble_user_model(request, checkpoint, declarations)
-        assert checkpoint is not None  # one of the two is given
-        return assemble(request, checkpoint, declarations)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from ..checkpoints.declared import Declaration
 from ..checkpoints.preprocessing import INTERPOLATIONS, Source, is_channels
-from ..checkpoints.setting import Row
+from ..checkpoints.setting import Setting, pick
 from ..errors import OptionError, unknown
 from ..types import Preprocessing
 
@@ -19,34 +21,77 @@ FALLBACK = Source(DEFAULT, interpolation="bicubic", crop_ratio=1.0)
 SETTINGS = ("size", "resize", "interpolation", "mean", "std")
 
 
-def resolve_preprocessing(sources: Sequence[Source], subject: str) -> tuple[Preprocessing, list[Row]]:
-    """Return the preprocessing, each setting from the first source that gives it, and one row per setting.
+def choose_preprocessing(
+    declarations: Sequence[Declaration],
+    container: Source | None,
+    size: int | None,
+    timm: Sequence[Source],
+    subject: str,
+) -> tuple[Preprocessing, list[Setting]]:
+    """Return the preprocessing, and its settings with their sources.
+
+    Args:
+        declarations: flag, sidecar, metadata, args.
+        container: what the file's container implies beyond the arguments in it, or None.
+        size: the side of the input that the model is built for, or None.
+        timm: timm's configuration, if any; then those of all weights that this one may have come from.
+        subject: what is loaded, for messages.
+
+    Raises:
+        OptionError: nothing declares a setting, a value cannot be used, or timm's weights disagree.
+    """
+    sources = [source for declaration in declarations for source in declaration.preprocessing]
+    sources += [] if container is None else [container]
+    sources += [] if size is None else [Source("the model's own input size", size=size)]
+    found, settings = resolve_preprocessing([*sources, *timm[:1]], subject)
+    return found, [_agreed(setting, timm, found, subject) for setting in settings]
+
+
+def resolve_preprocessing(sources: Sequence[Source], subject: str) -> tuple[Preprocessing, list[Setting]]:
+    """Return the preprocessing, and each setting from the first source that gives it.
 
     Raises:
         OptionError: nothing declares a setting, or a value cannot be used.
     """
-    sources = (*sources, FALLBACK)
     values: dict[str, Any] = {}
-    rows: list[Row] = []
-    for setting in SETTINGS:
-        said = [(source.name, source.value(setting, values.get("size"))) for source in sources]
-        said = [(name, value) for name, value in said if value is not None]
-        if not said:
+    found: list[Setting] = []
+    for name in SETTINGS:
+        size = values.get("size")
+        setting = pick(name, ((source.name, source.value(name, size)) for source in sources))
+        if setting is None:
+            setting = pick(name, [(DEFAULT, FALLBACK.value(name, size))])
+            # An interpolation that is never used needs no declaration.
+            idle = name == "interpolation" and values["resize"] == 0
+            setting = setting and replace(setting, guessed=() if idle else (name,))
+        if setting is None:
             raise OptionError(
-                f"nothing declares the {setting} that {subject} was trained with; give --{_FLAGS[setting]}, "
-                f"or `preprocessing: {{{setting}: ...}}` in a sidecar .yaml"
+                f"nothing declares the {name} that {subject} was trained with; give --{_FLAGS[name]}, or "
+                f"`preprocessing: {{{name}: ...}}` in a sidecar .yaml"
             )
-        values[setting] = said[0][1]
-        others = [f"{name}: {_text(v)}" for name, v in said[1:] if v != said[0][1] and name != DEFAULT]
-        rows.append(Row(setting, _text(said[0][1]), said[0][0], "; ".join(others)))
-    return check_preprocessing(**values), rows
+        values[name] = setting.value
+        found.append(setting)
+    return check_preprocessing(**values), found
 
 
-def undeclared(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the settings that nothing declared; an interpolation that is never used needs no declaration."""
-    fixed = any(row.setting == "resize" and row.value == "0" for row in rows)
-    return tuple(
-        r.setting for r in rows if r.source == DEFAULT and not (fixed and r.setting == "interpolation")
+def _agreed(setting: Setting, timm: Sequence[Source], found: Preprocessing, subject: str) -> Setting:
+    """Return a setting that timm alone gives, as a guess where timm's weights of the same name differ in it.
+
+    Raises:
+        OptionError: they differ in the mean or standard deviation, which decides about every number.
+    """
+    if not timm or setting.source != timm[0].name:
+        return setting
+    said: dict[Any, list[str]] = {}
+    for source in timm[1:]:
+        said.setdefault(source.value(setting.name, found.size), []).append(source.name)
+    if not {*said} - {setting.value} or (setting.name == "interpolation" and found.resize == 0):
+        return setting
+    if setting.name not in ("mean", "std"):
+        return replace(setting, guessed=(setting.name,))
+    choices = "; ".join(f"{value}: {', '.join(names)}" for value, names in said.items())
+    raise OptionError(
+        f"{subject}: nothing declares its {setting.name}, and timm's weights of that name were trained with "
+        f"different ones ({choices}); say which in arch, or give mean and std"
     )
 
 
@@ -106,7 +151,3 @@ _FLAGS = {
 def _triple(channels: Sequence[float]) -> tuple[float, float, float]:
     first, second, third = (float(channel) for channel in channels)
     return first, second, third
-
-
-def _text(value: object) -> str:
-    return ", ".join(str(item) for item in value) if isinstance(value, tuple | list) else str(value)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_checkpoints import Save, State, facts, tiny
 
-from robustbench_quest.checkpoints.containers import choose_container
 from robustbench_quest.checkpoints.file import read_checkpoint
 from robustbench_quest.checkpoints.state_dict import (
     CLASSIFIER,
@@ -16,6 +15,7 @@ from robustbench_quest.checkpoints.state_dict import (
     normalise,
     timm_name,
 )
+from robustbench_quest.checkpoints.weights import choose_container
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.load import load_model
 

@@ -14,7 +14,7 @@ from robustbench_quest.checkpoints.declared import from_sidecar, sidecar_path
 from robustbench_quest.checkpoints.preprocessing import Source
 from robustbench_quest.checkpoints.training_args import declared_by_args
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.load import explain, load_model
+from robustbench_quest.models.load import load_model
 from robustbench_quest.models.preprocessing import resolve_preprocessing
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
@@ -120,16 +120,18 @@ def test_preprocessing_is_merged_setting_by_setting(save_pt: Save, tmp_path: Pat
         "resize": "metadata in the file",
         "interpolation": "sidecar vit.yaml",
     }
-    rows = {row.setting: row for row in explain(path, std=(0.9, 0.8, 0.7))}
-    assert rows["std"].alternatives == "metadata in the file: 0.2, 0.25, 0.3"
-    assert rows["mean"].alternatives == "metadata in the file: 0.5, 0.4, 0.3"
-    assert rows["size"].alternatives == ""
-    assert (rows["arch"].value, rows["attention"].value) == ("vision_transformer", "standard")
+    rows = {row.name: row for row in model.explanation}
+    assert rows["std"].others == "metadata in the file: 0.2, 0.25, 0.3"
+    assert rows["mean"].others == "metadata in the file: 0.5, 0.4, 0.3"
+    assert rows["size"].others == ""
+    assert (rows["arch"].value, rows["attention"].text) == ("vision_transformer", "standard")
 
 
-def test_names_and_data_sets_are_taken_over(save_safetensors: Save) -> None:
-    model = load_model(save_safetensors(tiny().state_dict(), facts()))
-    assert model.spec.name == "tiny"
+def test_a_model_is_named_after_its_file_and_data_sets_are_taken_over(save_safetensors: Save) -> None:
+    model = load_model(save_safetensors(tiny().state_dict(), facts(), name="renamed.safetensors"))
+    assert model.spec.name == "renamed"
+    row = next(row for row in model.explanation if row.name == "name")
+    assert (row.source, row.others) == ("the file's name", "metadata in the file: tiny")
     assert model.trained_on == "digits"
     unnamed = {key: value for key, value in facts().items() if key not in ("name", "dataset")}
     model = load_model(save_safetensors(tiny().state_dict(), unnamed))
@@ -191,8 +193,8 @@ def test_deits_container_is_evaluated_as_deit_does(save_pt: Save) -> None:
     assert found.std == (0.229, 0.224, 0.225)
     assert (sources["resize"], sources["size"]) == ("args in the file", "args in the file")
     assert (sources["mean"], sources["arch"]) == ("container: DeiT", "args in the file")
-    rows = {row.setting: row for row in model.explanation}
-    assert rows["resize"].alternatives == "timm configuration of deit_tiny_patch16_224: 248"
+    rows = {row.name: row for row in model.explanation}
+    assert rows["resize"].others == "timm configuration of deit_tiny_patch16_224: 248"
 
 
 @pytest.mark.parametrize(

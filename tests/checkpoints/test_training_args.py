@@ -10,7 +10,7 @@ from small_checkpoints import Save, deit_args, hollow, named
 from robustbench_quest.attention.variants import resolve
 from robustbench_quest.checkpoints.training_args import declared_by_args
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.inspection import inspect_checkpoint
+from robustbench_quest.models.inspect import inspect_checkpoint
 from robustbench_quest.models.load import load_model
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
@@ -26,7 +26,7 @@ def test_timms_model_options_reach_the_architecture(save_pt: Save) -> None:
     args = {"model": "vit_tiny_patch16_224", "model_kwargs": {**SMALL, "num_heads": 6, "qk_norm": None}}
     loaded = load_model(save_pt({"state_dict": model.state_dict(), "args": args}), attention="standard")
     assert loaded.module.get_submodule("blocks.0.attn").num_heads == 6
-    rows = {row.setting: row for row in loaded.explanation}
+    rows = {row.name: row for row in loaded.explanation}
     assert rows["heads"].value == "6"
     assert "num_heads=6" in rows["arch options"].value
     assert rows["arch options"].source == (
@@ -89,8 +89,8 @@ def test_no_positions_are_standard_attention(save_pt: Save) -> None:
     model = load_model(save_pt({"model": hollow(named("deit_tiny_patch16_224")), "args": args}))
     assert model.spec.attention == resolve("standard")
     assert model.spec.guessed == ()
-    row = next(row for row in model.explanation if row.setting == "attention")
-    assert row.alternatives.startswith("M_positions is empty: M is used in no layer")
+    row = next(row for row in model.explanation if row.name == "attention")
+    assert row.others.startswith("M_positions is empty: M is used in no layer")
 
 
 def test_one_set_of_layers_has_one_identity(save_pt: Save) -> None:

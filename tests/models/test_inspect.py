@@ -16,11 +16,21 @@ from torch import nn
 
 from robustbench_quest.cli.inspection import print_inspection
 from robustbench_quest.errors import CheckpointError
-from robustbench_quest.models.inspection import Inspection, inspect_checkpoint
+from robustbench_quest.models.inspect import Inspection, inspect_checkpoint
 from robustbench_quest.models.load import load_model
 
 FIVE = ("standard", "quest", "qnorm", "elliptical", "elliptical-quest")
 ONE = torch.ones(1)
+
+
+def text_of(found: Inspection, name: str) -> str | None:
+    setting = found.setting(name)
+    return None if setting is None else setting.text
+
+
+def source_of(found: Inspection, name: str) -> str | None:
+    setting = found.setting(name)
+    return None if setting is None else setting.source
 
 
 def printed(found: Inspection) -> str:
@@ -40,32 +50,28 @@ def test_a_file_that_loads(save_safetensors: Save) -> None:
     assert found.kind == "classifier"
     assert found.arch_candidates == ("vision_transformer",)
     assert found.attention_candidates == FIVE
-    assert found.attention == "quest"
+    assert text_of(found, "attention") == "quest"
     assert (found.num_classes, found.image_size) == (5, 16)
     assert found.positions == ("pos_embed: 2x2 patches and 1 extra",)
     assert found.tensors == len(model.state_dict())
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert found.dtypes == ("float16",)
-    assert {row.setting: row.value for row in found.preprocessing} == {
+    assert {row.name: row.text for row in found.settings[-5:]} == {
         "size": "16",
         "resize": "0",
         "interpolation": "bicubic",
         "mean": "0.5, 0.4, 0.3",
         "std": "0.2, 0.25, 0.3",
     }
-    assert dict(found.sources) == {key: value for key, value in spec.sources if key in found.sources}
-    assert set(found.sources) == {
-        "weights",
-        "arch",
-        "attention",
-        *(row.setting for row in found.preprocessing),
-    }
+    assert found.settings == load_model(path).explanation
+    assert tuple((row.name, row.source) for row in found.settings) == spec.sources
 
 
 def test_it_is_plain_data(save_safetensors: Save) -> None:
     found = inspect_checkpoint(save_safetensors(tiny().state_dict(), facts()))
     again = json.loads(json.dumps(found.as_dict()))
-    assert again["preprocessing"][0]["setting"] == "size"
+    assert again["settings"][0]["name"] == "name"
+    assert {row["name"]: row["value"] for row in again["settings"]}["mean"] == [0.5, 0.4, 0.3]
     assert again["attention_candidates"] == list(FIVE)
 
 
@@ -76,7 +82,7 @@ def test_what_is_ambiguous_is_listed_with_what_is_known(save_pt: Save) -> None:
     assert found.arch_candidates == ("vit_tiny_patch16_224", "deit_tiny_patch16_224")
     assert (found.num_classes, found.image_size) == (10, 224)
     assert found.positions == ("pos_embed: 14x14 patches and 1 extra",)
-    assert found.attention is None
+    assert text_of(found, "attention") is None
     assert len(found.problems) == 2
     assert "--arch" in found.problems[0]
     assert "--attention" in found.problems[1]
@@ -89,7 +95,7 @@ def test_options_settle_what_is_ambiguous(save_pt: Save) -> None:
         save_pt(hollow(model)), arch="deit_tiny_patch16_224", attention="qnorm", img_size=96
     )
     assert found.problems == ()
-    assert (found.attention, found.image_size) == ("qnorm", 96)
+    assert (text_of(found, "attention"), found.image_size) == ("qnorm", 96)
     assert found.positions == ("pos_embed: 6x6 patches and 1 extra",)
 
 
@@ -118,13 +124,13 @@ def test_containers_and_the_chosen_one(save_pt: Save) -> None:
     path = save_pt({"model_ema": state, "model": state, "rbq": facts()})
     found = inspect_checkpoint(path)
     assert found.containers == {"model_ema": len(state), "model": len(state)}
-    assert (found.weights, found.sources["weights"]) == (
+    assert (text_of(found, "weights"), source_of(found, "weights")) == (
         "model",
         "raw weights by default; the file also holds model_ema",
     )
-    assert inspect_checkpoint(path, weights="ema").weights == "model_ema"
+    assert text_of(inspect_checkpoint(path, weights="ema"), "weights") == "model_ema"
     wrong = inspect_checkpoint(path, weights="emma")
-    assert wrong.weights is None
+    assert wrong.setting("weights") is None
     assert "unknown weights 'emma'" in wrong.problems[0]
 
 
@@ -157,7 +163,7 @@ def test_a_self_supervised_backbone_is_described_and_refused(save_pt: Save) -> N
     backbone = {f"backbone.{key}": tensor for key, tensor in hollow(model).items()}
     teacher = {**backbone, "backbone.masked_embed": ONE, "head.last_layer.weight_g": ONE}
     found = inspect_checkpoint(save_pt({"teacher": teacher, "student": teacher, "epoch": 1}))
-    assert (found.kind, found.weights) == ("iBOT or DINO", "teacher")
+    assert (found.kind, text_of(found, "weights")) == ("iBOT or DINO", "teacher")
     assert found.arch_candidates == ("deit_tiny_distilled_patch16_224",)
     assert found.dropped == ("backbone.masked_embed",)
     assert "no classifier head" in found.problems[0]
@@ -183,7 +189,7 @@ def test_a_backbone_without_a_head_is_described(save_pt: Save, arch: str | None)
     assert found.tensors == len(model.state_dict())
     assert found.arch_candidates[-1] == "deit_tiny_patch16_224"
     assert any("no classifier head" in problem for problem in found.problems)
-    assert found.attention == "standard"
+    assert text_of(found, "attention") == "standard"
     assert found.problems[-1] in printed(found)
 
 
@@ -201,7 +207,7 @@ def test_a_misfit_is_said_even_where_the_attention_is_not_known(
 
 def test_keys_that_collide_are_said_with_what_is_known(save_pt: Save) -> None:
     found = inspect_checkpoint(save_pt({"encoder.weight": ONE, "backbone.weight": ONE}))
-    assert (found.weights, found.tensors) == ("the file itself", 2)
+    assert (text_of(found, "weights"), found.tensors) == ("the file itself", 2)
     assert "encoder.weight and backbone.weight both become weight" in found.problems[0]
 
 
@@ -210,9 +216,9 @@ def test_an_attention_that_stays_is_called_own(save_pt: Save) -> None:
         model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=3)
     path, arch = save_pt(hollow(model)), "swin_tiny_patch4_window7_224"
     found = inspect_checkpoint(path, arch=arch)
-    assert (found.attention, found.problems) == ("own", ())
+    assert (text_of(found, "attention"), found.problems) == ("own", ())
     found = inspect_checkpoint(path, arch=arch, attention="quest")
-    assert found.attention is None
+    assert text_of(found, "attention") is None
     assert len(found.problems) == 1
     assert "not timm's plain attention" in found.problems[0]
 

@@ -140,7 +140,7 @@ def test_another_precision_is_converted_and_recorded(
     loaded = load_model(path, model=f"{models}:{name}", **PIXELS)
     assert {tensor.dtype for tensor in loaded.module.state_dict().values()} == {torch.float32}
     assert dict(loaded.spec.sources)["dtype"] == f"converted from {was}"
-    assert [row.value for row in loaded.explanation if row.setting == "dtype"] == ["float32"]
+    assert [row.text for row in loaded.explanation if row.name == "dtype"] == ["float32"]
     expected = built(models, name).float()
     with torch.no_grad():
         torch.testing.assert_close(loaded(image()), expected((image() - 0.5) / 0.5))
@@ -205,7 +205,7 @@ def test_flags_that_would_do_nothing_are_refused(models: Path) -> None:
 
 
 def test_a_model_keeps_its_own_attention_and_it_is_said(models: Path) -> None:
-    rows = {row.setting: row for row in load_model(model=f"{models}:headed", **PIXELS).explanation}
+    rows = {row.name: row for row in load_model(model=f"{models}:headed", **PIXELS).explanation}
     assert (rows["attention"].value, rows["attention"].source) == ("own", "as the model is built")
     assert "heads" not in rows
 
@@ -233,7 +233,7 @@ def test_layers_of_a_users_model_have_one_text(tmp_path: Path) -> None:
         for layers in ("1-", "1-2", "2,1")
     ]
     assert len({str(model.spec.attention) for model in models}) == 1
-    assert {row.setting: row.value for row in models[0].explanation}["heads"] == "3"
+    assert {row.name: row.text for row in models[0].explanation}["heads"] == "3"
 
 
 def test_the_form_of_a_variant_in_a_users_model_must_be_declared(tmp_path: Path, save_pt: Save) -> None:

@@ -15,7 +15,7 @@ from small_checkpoints import TINY, Save, State, facts, hollow, image, named, ti
 from torch import Tensor
 
 from robustbench_quest.errors import CheckpointError, OptionError
-from robustbench_quest.models.architectures import infer
+from robustbench_quest.models.infer import infer
 from robustbench_quest.models.load import load_model
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
@@ -61,7 +61,8 @@ def test_published_files_give_timms_logits(
     with torch.no_grad():
         torch.testing.assert_close(loaded(x), model(normalised(x)), rtol=0, atol=1e-4)
     assert loaded.num_classes == 7
-    assert loaded.spec.guessed == ()
+    # timm has two sets of weights of DeiT-3's name, with different crops.
+    assert loaded.spec.guessed == (("resize",) if kind == "DeiT-3" else ())
     quest = load_model(path, arch=arch, arch_options=options, attention="quest")
     assert (quest(x) - loaded(x)).abs().max() > 1e-3
 
@@ -83,7 +84,7 @@ def test_a_unique_architecture_is_inferred_and_recorded_as_a_guess(
     spec = load_model(save_pt(hollow(model)), attention="standard").spec
     assert spec.arch == arch
     assert dict(spec.sources)["arch"] == "inferred from shapes"
-    assert spec.guessed == ("arch",)
+    assert spec.guessed == (("arch", "resize") if arch.startswith("deit3") else ("arch",))
     assert spec.num_classes == options.get("num_classes", 1000)
 
 
@@ -237,20 +238,10 @@ def test_crossvits_positions_are_resized_in_both_branches(save_pt: Save) -> None
     with pytest.raises(OptionError) as caught:
         load_model(path, img_size=252, **options)
     assert str(caught.value) == (
-        "--img-size 252 is not a whole number of patches of 16 pixels (its branch pos_embed_1 sees 235 "
-        "pixels); the nearest sizes that work: 240 and 360"
+        "--img-size 252 (scaled to 235) is not a whole number of patches of 16 pixels; give a multiple of "
+        "the patch"
     )
     assert load_model(path, img_size=360, **options)(image(360, 1)).shape == (1, 3)
-
-
-def test_the_nearest_sizes_of_one_branch(save_safetensors: Save) -> None:
-    path = save_safetensors(tiny().state_dict(), facts())
-    with pytest.raises(
-        OptionError, match=r"20 is not .* of 8 pixels; the nearest sizes that work: 16 and 24$"
-    ):
-        load_model(path, img_size=20)
-    with pytest.raises(OptionError, match=r"the nearest sizes that work: 8$"):
-        load_model(path, img_size=5)
 
 
 def test_preprocessing_of_another_size_is_refused_without_img_size(save_safetensors: Save) -> None:

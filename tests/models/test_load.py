@@ -12,8 +12,8 @@ from torch import Tensor
 from robustbench_quest.attention.variants import VARIANTS, for_layers, resolve
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.classifier import Classifier
-from robustbench_quest.models.inspection import inspect_checkpoint
-from robustbench_quest.models.load import explain, load_model
+from robustbench_quest.models.inspect import inspect_checkpoint
+from robustbench_quest.models.load import load_model
 
 FIVE = ("standard", "quest", "qnorm", "elliptical", "elliptical-quest")
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -114,11 +114,11 @@ def test_the_form_of_a_head_scale_must_be_declared_and_its_looks_are_said(
         load_model(path)
     assert text.partition(",")[0] in str(caught.value)
     loaded = load_model(path, attention_options={"param": param})
-    row = next(row for row in loaded.explanation if row.setting == "attention")
-    assert (row.source, row.alternatives) == ("metadata in the file; param: flag", text)
+    row = next(row for row in loaded.explanation if row.name == "attention")
+    assert (row.source, row.others) == ("metadata in the file; param: flag", text)
     assert loaded.spec.guessed == ()
     found = inspect_checkpoint(path, attention_options={"param": param})
-    assert (found.problems, found.attention_notes) == ((), text)
+    assert (found.problems, found.setting("attention")) == ((), row)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,8 @@ def test_the_spec_of_a_checkpoint(save_safetensors: Save) -> None:
     assert dict(spec.arch_options) == TINY
     assert dict(spec.sources)["arch"] == "metadata in the file"
     assert dict(spec.sources)["weights"] == "the only state dict in the file"
-    assert [row.setting for row in explain(path)] == [
+    assert [row.name for row in model.explanation] == [
+        "name",
         "arch",
         "arch options",
         "heads",

@@ -11,7 +11,7 @@ import torch
 from small_checkpoints import TINY, Save, deit_args, facts, hollow, image, named, tiny
 
 from robustbench_quest.attention.elliptical import canonical_layers
-from robustbench_quest.checkpoints.setting import Row
+from robustbench_quest.checkpoints.setting import Setting
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.models.load import load_model
@@ -20,8 +20,8 @@ SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
 SWIN = "swin_tiny_patch4_window7_224"
 
 
-def row(model: Classifier, setting: str) -> Row:
-    return next(row for row in model.explanation if row.setting == setting)
+def row(model: Classifier, setting: str) -> Setting:
+    return next(row for row in model.explanation if row.name == setting)
 
 
 def heads(model: Classifier) -> Any:
@@ -36,7 +36,7 @@ def test_declared_options_hold_for_the_same_architecture_by_flag(
     path = save_safetensors(trained.state_dict(), facts(arch_options={**TINY, "num_heads": 6}))
     model = load_model(path, arch=arch)
     assert heads(model) == 6
-    assert row(model, "heads") == Row("heads", "6", "the model as built")
+    assert row(model, "heads") == Setting("heads", "6", "the model as built")
     assert row(model, "arch options").source == "metadata in the file"
     assert "num_heads=6" in row(model, "arch options").value
 
@@ -48,7 +48,7 @@ def test_options_declared_without_an_architecture_hold_for_any(save_pt: Save) ->
     assert heads(model) == 6
     flag = load_model(path, arch="vit_tiny_patch16_224", arch_options={"num_heads": 3}, attention="standard")
     assert heads(flag) == 3
-    assert row(flag, "arch").alternatives == "sidecar vit.yaml: num_heads=6"
+    assert row(flag, "arch options").others == "sidecar vit.yaml: num_heads=6"
     assert row(flag, "arch options").source == (
         "num_heads: flag; depth, embed_dim: sidecar vit.yaml; num_classes: tensors in the file"
     )
@@ -63,15 +63,13 @@ def test_options_hold_for_an_inferred_architecture(save_pt: Save) -> None:
     assert (heads(loaded), row(loaded, "arch").source) == (6, "inferred from shapes")
 
 
-def test_options_of_another_architecture_are_named_and_left_out(save_pt: Save) -> None:
+def test_options_of_another_architecture_are_left_out(save_pt: Save) -> None:
     path = save_pt(named("vit_tiny_patch16_224", depth=1).state_dict())
     path.with_suffix(".yaml").write_text("arch: vit_small_patch16_224\narch_options: {num_heads: 6}")
     model = load_model(path, arch="vit_tiny_patch16_224", arch_options={"depth": 1}, attention="standard")
     assert heads(model) == 3
-    assert row(model, "arch").alternatives == (
-        "sidecar vit.yaml: vit_small_patch16_224; "
-        "left out, for vit_small_patch16_224 (sidecar vit.yaml): num_heads=6"
-    )
+    assert row(model, "arch").others == "sidecar vit.yaml: vit_small_patch16_224"
+    assert "num_heads" not in row(model, "arch options").text
 
 
 def test_an_overruled_attention_is_named(save_safetensors: Save) -> None:
@@ -79,22 +77,22 @@ def test_an_overruled_attention_is_named(save_safetensors: Save) -> None:
     path = save_safetensors(tiny().state_dict(), facts(attention="elliptical", attention_options=options))
     path.with_suffix(".yaml").write_text("attention: qnorm")
     model = load_model(path, attention="quest")
-    assert row(model, "attention") == Row(
+    assert row(model, "attention") == Setting(
         "attention", "quest", "flag", "sidecar vit.yaml: qnorm; metadata in the file: elliptical"
     )
     path.with_suffix(".yaml").unlink()
     model = load_model(path, attention_options={"estimator": "mean"})
     found = row(model, "attention")
     assert found.source == "metadata in the file; estimator: flag"
-    assert found.alternatives == "metadata in the file: estimator=median"
-    assert row(load_model(path), "attention").alternatives == ""
+    assert found.others == "metadata in the file: estimator=median"
+    assert row(load_model(path), "attention").others == ""
 
 
 def test_overruled_weights_are_named(save_pt: Save, tmp_path: Path) -> None:
     state = tiny().state_dict()
     path = save_pt({"model": state, "model_ema": state, "rbq": facts()})
     (tmp_path / "vit.yaml").write_text("weights: ema")
-    assert row(load_model(path, weights="raw"), "weights").alternatives == "sidecar vit.yaml: ema"
+    assert row(load_model(path, weights="raw"), "weights").others == "sidecar vit.yaml: ema"
 
 
 def test_an_attention_that_cannot_be_replaced_stays(save_pt: Save) -> None:
@@ -102,7 +100,7 @@ def test_an_attention_that_cannot_be_replaced_stays(save_pt: Save) -> None:
     path = save_pt(model.state_dict())
     loaded = load_model(path, arch=SWIN)
     assert loaded.spec.attention is None
-    assert row(loaded, "attention") == Row("attention", "own", "as the model is built")
+    assert row(loaded, "attention") == Setting("attention", "own", "as the model is built")
     assert row(loaded, "heads").value == "3, 6, 12, 24"
     x = image(224, 1)
     mean, std = (torch.tensor(getattr(loaded.preprocessing, key)).view(3, 1, 1) for key in ("mean", "std"))
