@@ -16,12 +16,9 @@ rows, and either file may stay. Imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import socket
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from . import files
 from .errors import StoreError
 from .records import Records, column, digest
 from .tasks import schema_of, task_of
@@ -253,19 +251,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         StoreError: the folder cannot be written to.
     """
-    temporary = path.with_name(
-        f".tmp-{path.name}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        files.write_atomically(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise StoreError(
             f"cannot write {path}: {error.strerror}; free space, or choose another --out"
         ) from error

@@ -10,7 +10,7 @@ import pytest
 from support import ROOT
 
 PACKAGES = {"attacks": "attacks", "configs": "configs", "robustbench_quest": ""}
-FOUNDATION = {"types", "errors", "registry", "rng", "budget", "_version"}
+FOUNDATION = {"types", "errors", "registry", "rng", "budget", "files", "_version"}
 NO_TORCH = {"records", "run", "store", "metrics", "trust", "tables", "protocols", "threats", *FOUNDATION}
 # Of these parts, only what is imported when it is used may need torch.
 LAZY_TORCH = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import abc
 import hashlib
 import os
+from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from ..errors import DataError, OptionError
 from ..registry import DATASETS
 from ..types import DatasetSpec, canonical
+from .contents import Contents, Note
 from .order import fixed_order
 
 
@@ -32,6 +35,7 @@ class Dataset(abc.ABC):
         labels: (N,) int64, in listing order.
         target_labels: (N,) int64 labels for targeted attacks, or None.
         notes: what a user should know about how the data was read, one line each.
+        contents: what the files hold; None where the data is embedded.
     """
 
     name: ClassVar[str]
@@ -46,6 +50,7 @@ class Dataset(abc.ABC):
     labels: npt.NDArray[np.int64]
     target_labels: npt.NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
+    contents: Contents | None = None
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -62,9 +67,25 @@ class Dataset(abc.ABC):
     def fingerprint(self) -> str:
         """Return the sha256, 64 hexadecimal digits, of what the data set holds, however it is listed."""
 
-    @cached_property
+    def remember_contents_in(self, folder: Path, note: Note | None = None) -> None:
+        """Keep what files hold in ``folder``, so that unchanged ones are read for the fingerprint only once.
+
+        Without it, that is kept in memory. Embedded data has no need of it.
+
+        Args:
+            folder: beside the results; several processes and data sets may share it.
+            note: told, in a sentence, that many files must be read.
+        """
+        if self.contents is not None:
+            self.contents.remember_in(folder, note)
+
+    @property
     def spec(self) -> DatasetSpec:
-        """The data set's part of a cell."""
+        """The data set's part of a cell, of the data as it is now.
+
+        Raises:
+            DataError: an image is missing or cannot be read.
+        """
         return DatasetSpec(self.name, self.fingerprint(), self.version, self.task)
 
     @cached_property
@@ -73,11 +94,9 @@ class Dataset(abc.ABC):
         return fixed_order(self.image_ids, self.labels)
 
 
-def file_fingerprint(
-    image_ids: tuple[str, ...], sizes: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
-) -> str:
-    """Return the sha256 over the sorted (relative path, size in bytes, label) of a data set of files."""
-    rows = zip(image_ids, sizes.tolist(), labels.tolist(), strict=True)
+def file_fingerprint(image_ids: Sequence[str], digests: Sequence[str], labels: npt.NDArray[np.int64]) -> str:
+    """Return the sha256 over a data set's sorted (relative path, sha256 of the file's bytes, label)."""
+    rows = zip(image_ids, digests, labels.tolist(), strict=True)
     return hashlib.sha256(canonical(sorted(rows))).hexdigest()
 
 

@@ -37,7 +37,7 @@ def decode(source: Path | bytes, name: str) -> npt.NDArray[np.uint8]:
         DataError: the file cannot be read, is empty, truncated or not an image, has more pixels than Pillow's
             limit, or has 32-bit samples.
     """
-    content = source if isinstance(source, bytes) else _content(source, name)
+    content = source if isinstance(source, bytes) else read_content(source, name)
     if not content:
         raise DataError(f"{name}: expected an image, found an empty file (0 bytes); copy it again")
     if content.startswith(_LFS_POINTER):
@@ -62,7 +62,12 @@ def decode(source: Path | bytes, name: str) -> npt.NDArray[np.uint8]:
         ) from None
 
 
-def _content(path: Path, name: str) -> bytes:
+def read_content(path: Path, name: str) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        DataError: it cannot be read; the message names it as ``name``.
+    """
     try:
         return path.read_bytes()
     except OSError as error:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from ..errors import DataError
 from .base import Dataset, file_fingerprint
 from .class_folders import read_class_folders, some
-from .decode import decode
+from .contents import Contents
+from .decode import decode, read_content
 from .labels_csv import FILE, IMAGES, find_images, read_labels
 from .listing import ENDINGS, Listing, list_images
 
@@ -33,6 +34,9 @@ class Folder(Dataset):
     """
 
     name = "folder"
+    version = 2
+
+    contents: Contents
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -41,17 +45,23 @@ class Folder(Dataset):
             self._use_csv(listing)
         else:
             self._use_class_folders(listing)
-        self._sizes = _sizes(self.root, self._paths)
+        self.contents = Contents(self.root, self._paths)
         self.notes += _left_out(listing)
 
     def read(self, index: int) -> npt.NDArray[np.uint8]:
-        """Return the image at ``index`` of the listing: (H, W, 3) uint8, RGB; see ``decode`` for errors."""
+        """Return the image at ``index`` of the listing: (H, W, 3) uint8, RGB; see ``decode`` for errors.
+
+        Raises:
+            DataError: also where the file is no longer the one that the last fingerprint is of.
+        """
         path = self.root / self._paths[index]
-        return decode(path, str(path))
+        content = read_content(path, str(path))
+        self.contents.check(index, content)
+        return decode(content, str(path))
 
     def fingerprint(self) -> str:
-        """Return the sha256 over the sorted (relative path, size in bytes, label)."""
-        return file_fingerprint(self.image_ids, self._sizes, self.labels)
+        """Return the sha256 over the sorted (relative path, sha256 of the bytes, label), as they are now."""
+        return file_fingerprint(self.image_ids, self.contents.digests(), self.labels)
 
     def _use_class_folders(self, listing: Listing) -> None:
         if not any(listing.folders.values()):
@@ -97,13 +107,6 @@ class Folder(Dataset):
         unlisted = images.difference(self._paths)
         if unlisted:
             self.notes += (f"images that {FILE} does not list, left out: {len(unlisted)}",)
-
-
-def _sizes(root: Path, paths: Sequence[str]) -> npt.NDArray[np.int64]:
-    try:
-        return np.array([(root / path).stat().st_size for path in paths], dtype=np.int64)
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}; is it a broken link?") from None
 
 
 def _left_out(listing: Listing) -> tuple[str, ...]:

@@ -50,15 +50,15 @@ def test_wrong_options(name, root, message):
 
 
 def test_the_fingerprint_of_files_depends_on_every_fact_and_not_on_their_order():
-    ids, sizes, labels = ("a/1", "a/2", "b"), np.array([3, 4, 5]), np.array([0, 0, 1])
-    same = file_fingerprint(ids, sizes, labels)
-    turned = np.array([2, 0, 1])
-    assert file_fingerprint(tuple(ids[i] for i in turned), sizes[turned], labels[turned]) == same
+    ids, digests, labels = ("a/1", "a/2", "b"), ("33", "44", "55"), np.array([0, 0, 1])
+    same = file_fingerprint(ids, digests, labels)
+    turned = [2, 0, 1]
+    assert file_fingerprint([ids[i] for i in turned], [digests[i] for i in turned], labels[turned]) == same
     others = [
-        file_fingerprint(("a/1", "a/2", "c"), sizes, labels),
-        file_fingerprint(ids, np.array([3, 4, 6]), labels),
-        file_fingerprint(ids, sizes, np.array([0, 0, 2])),
-        file_fingerprint(ids[:2], sizes[:2], labels[:2]),
+        file_fingerprint(("a/1", "a/2", "c"), digests, labels),
+        file_fingerprint(ids, ("33", "44", "56"), labels),
+        file_fingerprint(ids, digests, np.array([0, 0, 2])),
+        file_fingerprint(ids[:2], digests[:2], labels[:2]),
     ]
     assert len({same, *others}) == 5
-    assert same == hashlib.sha256(b'[["a/1",3,0],["a/2",4,0],["b",5,1]]').hexdigest()
+    assert same == hashlib.sha256(b'[["a/1","33",0],["a/2","44",0],["b","55",1]]').hexdigest()
