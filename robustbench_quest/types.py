@@ -65,8 +65,10 @@ class AttentionSpec:
 class Preprocessing:
     """How a decoded image becomes a model's input.
 
-    The shorter side is resized to ``resize`` pixels, the centre ``size`` x ``size`` is cut out, values become
-    [0, 1], and, inside the classifier, (x - mean) / std. ``resize`` 0 leaves the image as it is.
+    It is resized, the centre ``size`` x ``size`` cut out, values become [0, 1], and, inside the classifier,
+    (x - mean) / std. ``crop_mode`` says which side gets ``resize`` pixels: the shorter one ("center"), both
+    ("squash"), or the longer one, with the mean's colour around what is too small ("border"). ``resize`` 0
+    leaves the image as it is.
     """
 
     size: int
@@ -74,12 +76,14 @@ class Preprocessing:
     interpolation: str = "bicubic"
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    crop_mode: str = "center"
 
     def identity(self) -> dict[str, Any]:
         """Return what of this can change a number."""
         return {
             "size": self.size,
             "resize": self.resize,
+            "crop_mode": self.crop_mode,
             "interpolation": self.interpolation,
             "mean": list(self.mean),
             "std": list(self.std),

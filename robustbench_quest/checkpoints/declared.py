@@ -22,7 +22,7 @@ import yaml
 
 from ..errors import CheckpointError, unknown
 from ..types import OptionValue
-from .preprocessing import INTERPOLATIONS, Source, is_channels
+from .preprocessing import CROP_MODES, INTERPOLATIONS, Source, is_channels
 from .setting import Setting, pick
 
 FLAG = "flag"  # the source of what the user says on the command line or in a call
@@ -40,7 +40,7 @@ KEYS = (
     "accuracy",
 )
 _TEXTS = ("name", "arch", "weights", "dataset")
-_PREPROCESSING = ("size", "resize", "interpolation", "mean", "std")
+_PREPROCESSING = ("size", "resize", "crop_mode", "interpolation", "mean", "std")
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,9 @@ def _preprocessing(value: object, source: str, where: str) -> tuple[Source, ...]
             )
     if given.get("interpolation", "bicubic") not in INTERPOLATIONS:
         text = unknown("interpolation", str(given["interpolation"]), INTERPOLATIONS)
+        raise CheckpointError(f"{where}: preprocessing: {text}")
+    if given.get("crop_mode", "center") not in CROP_MODES:
+        text = unknown("crop mode", str(given["crop_mode"]), CROP_MODES)
         raise CheckpointError(f"{where}: preprocessing: {text}")
     for key in ("mean", "std"):
         channels = given.get(key, [1.0, 1.0, 1.0])

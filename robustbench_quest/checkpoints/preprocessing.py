@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import CheckpointError
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
+CROP_MODES = ("center", "squash", "border")
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 ARGS = "args in the file"
@@ -33,6 +34,7 @@ class Source:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     crop_ratio: float | None = None
+    crop_mode: str | None = None
 
     def value(self, setting: str, size: int | None) -> Any:
         """Return what this source says about a setting, or None. ``size`` is the side that was decided on."""
@@ -77,6 +79,7 @@ def from_args(args: Mapping[str, Any]) -> Source:
         mean=_channels(args.get("mean")),
         std=_channels(args.get("std")),
         crop_ratio=float(ratio) if isinstance(ratio, int | float) else None,
+        crop_mode=args.get("crop_mode") if args.get("crop_mode") in CROP_MODES else None,
     )
 
 
@@ -88,6 +91,7 @@ def from_container(name: str) -> Source:
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         crop_ratio=DEIT_CROP_RATIO,
+        crop_mode="center",
     )
 
 

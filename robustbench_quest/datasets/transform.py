@@ -1,8 +1,9 @@
-"""A decoded image becomes a model's input: resize the shorter side, cut out the centre, scale to [0, 1].
+"""A decoded image becomes a model's input: resize, cut out the centre, scale to [0, 1].
 
-Byte for byte torchvision's ``Resize(int)``, ``CenterCrop`` and ``ToTensor`` on Pillow images, of which the
-evaluation transforms of timm and DeiT consist (normalisation happens inside the classifier). Crop and scaling
-are separate functions because corruptions act on the cropped 8-bit image.
+Byte for byte what timm's evaluation transform does to Pillow images in each of its crop modes, of which the
+first, torchvision's ``Resize(int)`` and ``CenterCrop``, is that of nearly all code (normalisation happens
+inside the classifier). Crop and scaling are separate functions because corruptions act on the cropped 8-bit
+image.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ def resize_and_crop(image: npt.NDArray[np.uint8], preprocessing: Preprocessing) 
 
     Args:
         image: (H, W, 3) uint8, RGB.
-        preprocessing: ``resize``, ``size`` and ``interpolation`` are used.
+        preprocessing: its ``crop_mode`` says how to resize; the colour of a border is its ``mean``.
 
     Raises:
         DataError: there is no resize and the image is not size x size; or it is so narrow that resizing it
-            would take all memory.
-        OptionError: no such interpolation.
+            would take all memory, or leave nothing of it.
+        OptionError: no such interpolation or crop mode.
     """
-    size = preprocessing.size
-    if preprocessing.resize:
-        resized = resize_shorter_side(image, preprocessing.resize, preprocessing.interpolation)
-        return center_crop(resized, size)
-    height, width = image.shape[:2]
-    if (height, width) != (size, size):
-        raise DataError(
-            f"expected {size}x{size} pixels, as the model's preprocessing resizes nothing, "
-            f"found {width}x{height}; resize the images, or give the preprocessing a resize"
-        )
-    return image
+    how, size = preprocessing, preprocessing.size
+    if not how.resize:
+        return _as_it_is(image, size)
+    if how.crop_mode == "center":
+        return center_crop(resize_shorter_side(image, how.resize, how.interpolation), size)
+    if how.crop_mode == "squash":
+        return center_crop(_resized(image, (how.resize, how.resize), how.interpolation), size)
+    if how.crop_mode == "border":
+        red, green, blue = (round(255 * channel) for channel in how.mean)
+        return center_crop(resize_longer_side(image, how.resize, how.interpolation), size, (red, green, blue))
+    raise OptionError(unknown("crop mode", how.crop_mode, ("center", "squash", "border")))
 
 
 def to_unit(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
@@ -63,26 +64,68 @@ def resize_shorter_side(
 
     The longer side is ``int(target * longer / shorter)``, truncated, as in torchvision.
     """
-    if interpolation not in INTERPOLATIONS:
-        raise OptionError(unknown("interpolation", interpolation, INTERPOLATIONS))
     height, width = image.shape[:2]
     shorter, longer = sorted((height, width))
     resized = int(target * longer / shorter)
-    if target * resized > MAX_RESIZED_PIXELS:
+    return _resized(image, (target, resized) if width <= height else (resized, target), interpolation)
+
+
+def resize_longer_side(
+    image: npt.NDArray[np.uint8], target: int, interpolation: str
+) -> npt.NDArray[np.uint8]:
+    """Resize (H, W, 3) so that its longer side has ``target`` pixels, with antialiasing.
+
+    Both sides are divided by one ratio and rounded, as in timm's ``ResizeKeepRatio``.
+    """
+    height, width = image.shape[:2]
+    ratio = max(height, width) / target
+    return _resized(image, (round(width / ratio), round(height / ratio)), interpolation)
+
+
+def center_crop(
+    image: npt.NDArray[np.uint8], size: int, fill: tuple[int, int, int] = (0, 0, 0)
+) -> npt.NDArray[np.uint8]:
+    """Cut the centre (size, size, 3) out of (H, W, 3); where the image is smaller, put ``fill`` around it."""
+    height, width = image.shape[:2]
+    if min(height, width) < size:
+        canvas = np.empty((max(height, size), max(width, size), 3), dtype=np.uint8)
+        canvas[:] = fill
+        top, left = (max(size - side, 0) // 2 for side in (height, width))
+        canvas[top : top + height, left : left + width] = image
+        image = canvas
+    # Python rounds halves to even, as torchvision's centre crop therefore does.
+    top, left = (round((side - size) / 2) for side in image.shape[:2])
+    return image[top : top + size, left : left + size]
+
+
+def _as_it_is(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    height, width = image.shape[:2]
+    if (height, width) != (size, size):
         raise DataError(
-            f"{width}x{height} pixels are too narrow: resized to {target} on the shorter side they would be "
-            f"{resized} on the longer; crop the image"
+            f"expected {size}x{size} pixels, as the model's preprocessing resizes nothing, "
+            f"found {width}x{height}; resize the images, or give the preprocessing a resize"
         )
-    wanted = (target, resized) if width <= height else (resized, target)
+    return image
+
+
+def _resized(
+    image: npt.NDArray[np.uint8], wanted: tuple[int, int], interpolation: str
+) -> npt.NDArray[np.uint8]:
+    """Resize (H, W, 3) to ``wanted``: width, height."""
+    if interpolation not in INTERPOLATIONS:
+        raise OptionError(unknown("interpolation", interpolation, INTERPOLATIONS))
+    height, width = image.shape[:2]
+    shorter, longer = sorted(wanted)
+    if shorter * longer > MAX_RESIZED_PIXELS:
+        raise DataError(
+            f"{width}x{height} pixels are too narrow: resized to {shorter} on the shorter side they would be "
+            f"{longer} on the longer; crop the image"
+        )
+    if not shorter:
+        raise DataError(
+            f"{width}x{height} pixels are too narrow: resized to {longer} on the longer side nothing would "
+            "be left of the shorter; crop the image"
+        )
     if wanted == (width, height):
         return image
     return np.asarray(Image.fromarray(image).resize(wanted, INTERPOLATIONS[interpolation]))
-
-
-def center_crop(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
-    """Cut the centre (size, size, 3) out of (H, W, 3); where the image is smaller, pad it with zeros."""
-    short_of = [max(size - side, 0) for side in image.shape[:2]]
-    padded = np.pad(image, [(lack // 2, (lack + 1) // 2) for lack in short_of] + [(0, 0)])
-    # Python rounds halves to even, as torchvision's centre crop therefore does.
-    top, left = (round((side - size) / 2) for side in padded.shape[:2])
-    return padded[top : top + size, left : left + size]

@@ -30,6 +30,7 @@ class Classifier(nn.Module):
         size: side of the input, pixels.
         resize: the shorter side before the centre crop, pixels; default ``size``; 0 leaves images as is.
         interpolation: how images are resized: a Pillow filter's name.
+        crop_mode: "center"; "squash" resizes both sides to ``resize``, "border" the longer one.
         name: for tables; default the module's class.
         spec: what the model is; default made from the module and its weights.
 
@@ -57,6 +58,7 @@ class Classifier(nn.Module):
         *,
         resize: int | None = None,
         interpolation: str = "bicubic",
+        crop_mode: str = "center",
         name: str | None = None,
         spec: ModelSpec | None = None,
         trained_on: str | None = None,
@@ -66,7 +68,7 @@ class Classifier(nn.Module):
         if not isinstance(module, nn.Module):
             raise OptionError(f"a Classifier wraps a torch.nn.Module; got {type(module).__name__}")
         self.preprocessing = check_preprocessing(
-            size, size if resize is None else resize, interpolation, mean, std
+            size, size if resize is None else resize, interpolation, mean, std, crop_mode
         )
         self.trained_on = trained_on
         self.explanation = tuple(explanation)

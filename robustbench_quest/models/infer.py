@@ -18,6 +18,7 @@ from ..errors import CheckpointError, OptionError
 from ..identity import structure
 from ..types import OptionValue
 from .architectures import build, check_architecture, fitted_options, timm_config
+from .preprocessing import implied_crop
 
 FAMILIES = ("vit_*", "deit_*", "deit3_*")  # what inference tries
 CROSS = "crossvit_*"
@@ -138,7 +139,8 @@ def _refuse_ambiguity(
             f"({names}); give --arch"
         )
     said = [source for declaration in declarations for source in declaration.preprocessing]
-    for setting in ("mean", "std", "resize", "interpolation"):
+    said += implied_crop(said)
+    for setting in ("mean", "std", "resize", "crop_mode", "interpolation"):
         key = "crop_pct" if setting == "resize" else setting
         undeclared = all(source.value(setting, 1) is None for source in said)
         if undeclared and len({str(candidate.config.get(key)) for candidate in candidates}) > 1:

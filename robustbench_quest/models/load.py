@@ -29,6 +29,7 @@ def load_model(
     std: Sequence[float] | None = None,
     resize: int | None = None,
     interpolation: str | None = None,
+    crop_mode: str | None = None,
     device: str | torch.device = "auto",
 ) -> Classifier:
     """Return the classifier that a checkpoint holds. No code in the file runs; no random state changes.
@@ -50,6 +51,7 @@ def load_model(
         mean, std: per channel, for pixels in [0, 1].
         resize: the shorter side before the centre crop, pixels; 0 leaves images as they are.
         interpolation: a Pillow filter's name.
+        crop_mode: "center", "squash" or "border"; see ``types.Preprocessing``.
         device: auto, cpu, cuda, cuda:1 or mps.
 
     Raises:
@@ -70,6 +72,7 @@ def load_model(
         std=std,
         resize=resize,
         interpolation=interpolation,
+        crop_mode=crop_mode,
     )
     return load_request(request, device)
 
@@ -97,6 +100,7 @@ def load_request(request: ModelRequest, device: str | torch.device = "auto") -> 
             preprocessing.size,
             resize=preprocessing.resize,
             interpolation=preprocessing.interpolation,
+            crop_mode=preprocessing.crop_mode,
             spec=spec,
             trained_on=found.resolved.trained_on,
             explanation=found.resolved.settings,

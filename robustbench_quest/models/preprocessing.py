@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..checkpoints.declared import Declaration
-from ..checkpoints.preprocessing import INTERPOLATIONS, Source, is_channels
+from ..checkpoints.preprocessing import CROP_MODES, INTERPOLATIONS, Source, is_channels
 from ..checkpoints.setting import Setting, pick
 from ..errors import OptionError, unknown
 from ..types import Preprocessing
@@ -17,8 +17,8 @@ MAX_SIDE = 4096  # pixels; a position for each patch of a larger image fits no m
 
 
 # The last resort for what hardly changes a number; mean and std have none.
-FALLBACK = Source(DEFAULT, interpolation="bicubic", crop_ratio=1.0)
-SETTINGS = ("size", "resize", "interpolation", "mean", "std")
+FALLBACK = Source(DEFAULT, interpolation="bicubic", crop_ratio=1.0, crop_mode="center")
+SETTINGS = ("size", "resize", "crop_mode", "interpolation", "mean", "std")
 
 
 def choose_preprocessing(
@@ -42,6 +42,7 @@ def choose_preprocessing(
     """
     sources = [source for declaration in declarations for source in declaration.preprocessing]
     sources += [] if container is None else [container]
+    sources += implied_crop(sources)
     sources += [] if size is None else [Source("the model's own input size", size=size)]
     found, settings = resolve_preprocessing([*sources, *timm[:1]], subject)
     return found, [_agreed(setting, timm, found, subject) for setting in settings]
@@ -60,8 +61,9 @@ def resolve_preprocessing(sources: Sequence[Source], subject: str) -> tuple[Prep
         setting = pick(name, ((source.name, source.value(name, size)) for source in sources))
         if setting is None:
             setting = pick(name, [(DEFAULT, FALLBACK.value(name, size))])
-            # An interpolation that is never used needs no declaration.
-            idle = name == "interpolation" and values["resize"] == 0
+            # An interpolation that is never used needs no declaration, nor does the crop mode: who has
+            # another than a centre crop says so.
+            idle = name == "crop_mode" or (name == "interpolation" and values["resize"] == 0)
             setting = setting and replace(setting, guessed=() if idle else (name,))
         if setting is None:
             raise OptionError(
@@ -84,7 +86,8 @@ def _agreed(setting: Setting, timm: Sequence[Source], found: Preprocessing, subj
     said: dict[Any, list[str]] = {}
     for source in timm[1:]:
         said.setdefault(source.value(setting.name, found.size), []).append(source.name)
-    if not {*said} - {setting.value} or (setting.name == "interpolation" and found.resize == 0):
+    unused = found.resize == 0 and setting.name in ("crop_mode", "interpolation")
+    if unused or not {*said} - {setting.value}:
         return setting
     if setting.name not in ("mean", "std"):
         return replace(setting, guessed=(setting.name,))
@@ -96,7 +99,12 @@ def _agreed(setting: Setting, timm: Sequence[Source], found: Preprocessing, subj
 
 
 def check_preprocessing(
-    size: int, resize: int, interpolation: str, mean: Sequence[float], std: Sequence[float]
+    size: int,
+    resize: int,
+    interpolation: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+    crop_mode: str = "center",
 ) -> Preprocessing:
     """Return the preprocessing.
 
@@ -112,6 +120,8 @@ def check_preprocessing(
         raise OptionError(f"resize must be 0 (as it is) or at least the size {size}; got {resize}")
     if interpolation not in INTERPOLATIONS:
         raise OptionError(unknown("interpolation", str(interpolation), INTERPOLATIONS))
+    if crop_mode not in CROP_MODES:
+        raise OptionError(unknown("crop mode", str(crop_mode), CROP_MODES))
     for key, channels in (("mean", mean), ("std", std)):
         if not is_channels(channels):
             raise OptionError(f"{key} must be three numbers, one per channel; got {channels!r}")
@@ -122,26 +132,43 @@ def check_preprocessing(
             f"mean and std are for pixels in [0, 1]; got {tuple(mean)} and {tuple(std)}: divide values for "
             "pixels of 0-255 by 255"
         )
-    return Preprocessing(size, resize, interpolation, _triple(mean), _triple(std))
+    return Preprocessing(size, resize, interpolation, _triple(mean), _triple(std), crop_mode)
 
 
 def from_timm(name: str, config: Mapping[str, Any]) -> Source:
-    """Return what a timm configuration says."""
-    mode = config.get("crop_mode", "center")
-    note = "" if mode == "center" else f" (its crop mode {mode!r} is replaced by a centre crop)"
+    """Return what a timm configuration says of evaluation at the size of training.
+
+    Its ``test_input_size``, which timm's own evaluation takes, is only noted: weights that were trained under
+    the name of an architecture need not be timm's.
+    """
+    height, width = config["input_size"][-2:]
+    note = "" if height == width else f" (its {width}x{height} input is not square)"
+    if config.get("test_input_size"):
+        ratio = config.get("test_crop_pct") or config["crop_pct"]
+        note += f" (timm tests its weights at {config['test_input_size'][-1]}, crop ratio {ratio})"
     return Source(
         f"timm configuration of {name}{note}",
-        size=int(config["input_size"][-1]),
+        size=int(width) if height == width else None,
         interpolation=config["interpolation"],
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
         crop_ratio=float(config["crop_pct"]),
+        crop_mode=config.get("crop_mode", "center"),
     )
+
+
+def implied_crop(sources: Sequence[Source]) -> list[Source]:
+    """Return the centre crop that is meant where ``resize`` is declared, in pixels of the shorter side.
+
+    It is weaker than a declared crop mode, and stronger than that of timm's weights of the same name.
+    """
+    return [Source(source.name, crop_mode="center") for source in sources if source.resize is not None][:1]
 
 
 _FLAGS = {
     "size": "img-size",
     "resize": "resize",
+    "crop_mode": "crop-mode",
     "interpolation": "interpolation",
     "mean": "mean",
     "std": "std",

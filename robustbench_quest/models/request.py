@@ -34,6 +34,7 @@ class ModelRequest:
     img_size: int | None = None
     resize: int | None = None
     interpolation: str | None = None
+    crop_mode: str | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
 
@@ -59,6 +60,7 @@ class ModelRequest:
             size=self.img_size,
             resize=self.resize,
             interpolation=self.interpolation,
+            crop_mode=self.crop_mode,
             # What is no sequence is refused with its value when preprocessing is checked.
             mean=tuple(self.mean) if isinstance(self.mean, Sequence) else self.mean,
             std=tuple(self.std) if isinstance(self.std, Sequence) else self.std,

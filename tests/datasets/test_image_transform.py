@@ -68,6 +68,67 @@ def test_equals_timm_on_real_images(nips17, crop_pct, interpolation):
         np.testing.assert_array_equal(pixels, timm_prepare(image, crop_pct, interpolation))
 
 
+MODES = ["center", "squash", "border"]
+MEAN = (0.485, 0.456, 0.406)
+
+
+def timm_pixels(image: np.ndarray, how: Preprocessing, crop_pct: float) -> np.ndarray:
+    """What timm's evaluation transform gives before it normalises: (S, S, 3) uint8."""
+    transform = create_transform(
+        (3, how.size, how.size),
+        crop_pct=crop_pct,
+        crop_mode=how.crop_mode,
+        interpolation=how.interpolation,
+        mean=how.mean,
+        normalize=False,
+    )
+    return np.moveaxis(transform(Image.fromarray(image)).numpy(), 0, -1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("crop_pct", [0.5, 0.875, 0.95, 1.0])
+@pytest.mark.parametrize("size", [32, 63, 224])
+def test_every_crop_mode_equals_timms(size: int, crop_pct: float, interpolation: str, mode: str) -> None:
+    how = Preprocessing(size, math.floor(size / crop_pct), interpolation, MEAN, crop_mode=mode)
+    compared = 0
+    for shape in (*SHAPES, (2, 3), (61, 47), (48, 47), (63, 32), (640, 120)):
+        image = random_image(*shape)
+        np.testing.assert_array_equal(resize_and_crop(image, how), timm_pixels(image, how, crop_pct))
+        compared += 1
+    assert compared == len(SHAPES) + 5
+
+
+def test_the_crop_modes_differ() -> None:
+    image = random_image(61, 47)
+    made = {
+        resize_and_crop(image, Preprocessing(32, 36, "bicubic", MEAN, crop_mode=mode)).tobytes()
+        for mode in MODES
+    }
+    assert len(made) == len(MODES)
+
+
+def test_every_crop_mode_leaves_an_image_as_it_is_without_a_resize() -> None:
+    image = random_image(32, 32)
+    for mode in MODES:
+        np.testing.assert_array_equal(resize_and_crop(image, Preprocessing(32, 0, crop_mode=mode)), image)
+
+
+def test_an_unknown_crop_mode_lists_the_right_ones() -> None:
+    with pytest.raises(
+        OptionError,
+        match=r"^unknown crop mode 'centre'; did you mean 'center'\? Available: border, center",
+    ):
+        resize_and_crop(random_image(4, 4), Preprocessing(2, 2, crop_mode="centre"))
+
+
+def test_a_sliver_of_which_nothing_would_be_left_is_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"^1x1000 pixels are too narrow: resized to 32 on the longer side nothing would be"
+    ):
+        resize_and_crop(random_image(1000, 1), Preprocessing(32, 32, crop_mode="border"))
+
+
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 def test_every_interpolation_equals_torchvision(interpolation):
     image = random_image(61, 47)

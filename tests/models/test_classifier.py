@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from robustbench_quest.errors import OptionError, QuestError
 from robustbench_quest.identity import structure, weights_sha256
 from robustbench_quest.models.classifier import Classifier
+from robustbench_quest.types import AttackSide
 
 
 class Sums(nn.Module):
@@ -82,10 +83,12 @@ def test_normalisation_adds_nothing_to_the_state_dict() -> None:
 
 def test_the_pixel_space_is_the_classifier_itself() -> None:
     model = Classifier(Sums(), size=4)
-    assert model.space("pixel") is model
-    assert model.bounds == (0.0, 1.0)
-    with pytest.raises(OptionError, match=r"unknown protocol 'pixels'; .*available: pixel"):
-        model.space("pixels")
+    space = model.space(AttackSide())
+    x = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert space.encode(x) is space.decode(x) is x
+    assert torch.equal(space(x), model(x))
+    assert space.bounds == model.bounds == (0.0, 1.0)
+    assert space.unit == (1.0, 1.0, 1.0)
 
 
 def test_preprocessing_defaults() -> None:

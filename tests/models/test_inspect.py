@@ -56,9 +56,10 @@ def test_a_file_that_loads(save_safetensors: Save) -> None:
     assert found.tensors == len(model.state_dict())
     assert found.parameters == sum(p.numel() for p in model.parameters())
     assert found.dtypes == ("float16",)
-    assert {row.name: row.text for row in found.settings[-5:]} == {
+    assert {row.name: row.text for row in found.settings[-6:]} == {
         "size": "16",
         "resize": "0",
+        "crop_mode": "center",
         "interpolation": "bicubic",
         "mean": "0.5, 0.4, 0.3",
         "std": "0.2, 0.25, 0.3",

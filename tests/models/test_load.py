@@ -288,6 +288,7 @@ def test_the_spec_of_a_checkpoint(save_safetensors: Save) -> None:
         "weights",
         "size",
         "resize",
+        "crop_mode",
         "interpolation",
         "mean",
         "std",
