@@ -18,6 +18,8 @@ from ..errors import DataError
 
 # Only these are tried, whatever a file is called: some of Pillow's other formats start programs (EPS).
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF", "GIF")
+_PNG = b"\x89PNG\r\n\x1a\n"
+_SIGNATURES = (_PNG, b"\xff\xd8\xff")
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -42,6 +44,8 @@ def decode(source: Path | bytes, name: str) -> npt.NDArray[np.uint8]:
         raise DataError(f"{name}: expected an image, found an empty file (0 bytes); copy it again")
     if content.startswith(_LFS_POINTER):
         raise DataError(f"{name}: expected an image, found a git-lfs pointer; run git lfs pull")
+    if content.startswith(_PNG):
+        content = _critical_chunks(content)
     try:
         # Pillow warns of odd metadata or transparency, and of images above half its limit; none of it changes
         # a pixel.
@@ -52,14 +56,14 @@ def decode(source: Path | bytes, name: str) -> npt.NDArray[np.uint8]:
     except (DataError, MemoryError):
         raise
     except UnidentifiedImageError:
+        if content.startswith(_SIGNATURES):
+            raise DataError(_damaged(name, "its header cannot be read")) from None
         raise DataError(f"{name}: not an image of a known format ({', '.join(FORMATS)})") from None
     except Image.DecompressionBombError as error:
         raise DataError(f"{name}: too large to decode safely: {_one_line(error)}") from None
     # Decoders meet damaged data in many ways: OSError, SyntaxError, ValueError, EOFError, struct.error ...
     except Exception as error:
-        raise DataError(
-            f"{name}: cannot be decoded, it is damaged or truncated: {_one_line(error)}; copy it again"
-        ) from None
+        raise DataError(_damaged(name, _one_line(error))) from None
 
 
 def read_content(path: Path, name: str) -> bytes:
@@ -74,6 +78,28 @@ def read_content(path: Path, name: str) -> bytes:
         raise DataError(f"{name}: cannot be read: {error.strerror or error}") from None
 
 
+def _critical_chunks(content: bytes) -> bytes:
+    """Return a PNG file without what is beside its pixels: texts, profiles, transparency, animation.
+
+    Pillow refuses files whose texts or profiles are large or odd, although no pixel depends on them.
+    """
+    kept = [_PNG]
+    position = len(_PNG)
+    while position < len(content):
+        length = int.from_bytes(content[position : position + 4], "big")
+        kind = content[position + 4 : position + 8]
+        end = position + 12 + length
+        if len(kind) < 4 or end > len(content):
+            kept.append(content[position:])  # cut short: the decoder finds out what is missing
+            break
+        if kind[:1].isupper():  # critical, by the standard
+            kept.append(content[position:end])
+        if kind == b"IEND":
+            break
+        position = end
+    return b"".join(kept)
+
+
 def _rgb(image: Image.Image, name: str) -> npt.NDArray[np.uint8]:
     # Pillow calls 16-bit grey PGM files, and in older versions PNG files, 32-bit.
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
@@ -84,6 +110,10 @@ def _rgb(image: Image.Image, name: str) -> npt.NDArray[np.uint8]:
             f"{name}: has 32-bit samples (mode {image.mode}), whose range is not known; convert it to 8 bits"
         )
     return np.array(image.convert("RGB"))
+
+
+def _damaged(name: str, cause: str) -> str:
+    return f"{name}: cannot be decoded, it is damaged or truncated: {cause}; copy it again"
 
 
 def _one_line(error: Exception) -> str:

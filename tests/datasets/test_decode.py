@@ -177,6 +177,11 @@ BAD = {
     "bad stream": (png(1, 1, 8, 0, b"\x00a").replace(b"x\x9c", b"\xff\xff"), "damaged or truncated"),
     "float": (encoded(Image.new("F", (4, 4), 0.5), "TIFF"), "has 32-bit samples (mode F)"),
     "integer": (encoded(Image.new("I", (4, 4), 70000), "TIFF"), "has 32-bit samples (mode I)"),
+    "png signature": (b"\x89PNG\r\n\x1a\n", "damaged or truncated: its header cannot be read; copy it"),
+    "jpeg signature": (
+        encoded(Image.fromarray(RGB), "JPEG").replace(b"\xff\xe0\0\x10JFIF\0", b"\xff\xe0\0\7JFIF\0"),
+        "damaged or truncated: its header cannot be read; copy it again",
+    ),
     "bomb": (png(50000, 50000, 1, 0, b""), "too large to decode safely"),
 }
 
@@ -204,3 +209,78 @@ def test_real_images_equal_pillow(nips17):
     for path in sorted((nips17 / "images").iterdir())[:5]:
         with Image.open(path) as image:
             np.testing.assert_array_equal(decode(path, path.name), np.asarray(image.convert("RGB")))
+
+
+# What lies beside the pixels of a PNG
+
+
+def chunk(kind: bytes, data: bytes, checksum: int | None = None) -> bytes:
+    crc = zlib.crc32(kind + data) if checksum is None else checksum
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
+
+
+def with_chunk(*added: bytes) -> bytes:
+    """A PNG with more chunks after its header."""
+    content = encoded(Image.fromarray(RGB), "PNG")
+    return content[:33] + b"".join(added) + content[33:]
+
+
+LONG = zlib.compress(b"x" * 5_000_000)
+BESIDE = {
+    "a compressed text of 5 MB": chunk(b"zTXt", b"prompt\0\0" + LONG),
+    "a compressed unicode text of 5 MB": chunk(b"iTXt", b"prompt\0\1\0\0\0" + LONG),
+    "a text of 70 MB": chunk(b"tEXt", b"prompt\0" + b"x" * 70_000_000),
+    "many texts": chunk(b"tEXt", b"prompt\0" + b"x" * 900_000) * 80,
+    "a profile of 5 MB": chunk(b"iCCP", b"icc\0\0" + LONG),
+    "an empty profile": chunk(b"iCCP", b""),
+    "a text compressed in another way": chunk(b"zTXt", b"prompt\0\5xx"),
+    "a text with a wrong checksum": chunk(b"tEXt", b"prompt\0a", checksum=1),
+    "no gamma": chunk(b"gAMA", b""),
+    "no transparency": chunk(b"tRNS", b""),
+    "an animation without frames": chunk(b"acTL", b""),
+    "a frame out of order": chunk(b"fcTL", b"\xff" * 26),
+    "something private": chunk(b"abCd", b"x"),
+}
+
+
+@pytest.mark.parametrize("what", BESIDE)
+def test_what_lies_beside_the_pixels_of_a_png_does_no_harm(what: str) -> None:
+    np.testing.assert_array_equal(decode(with_chunk(BESIDE[what]), "a"), RGB)
+
+
+def test_it_did_harm_to_pillow_alone() -> None:
+    with pytest.raises(ValueError, match="Decompressed data too large"):
+        Image.open(io.BytesIO(with_chunk(BESIDE["a compressed text of 5 MB"])))
+
+
+@pytest.mark.parametrize("default_image", [False, True])
+def test_of_an_animated_png_the_first_image_is_taken(default_image: bool) -> None:
+    first, second = Image.fromarray(RGB), Image.fromarray(255 - RGB)
+    content = encoded(
+        first, "PNG", save_all=True, append_images=[second, second], default_image=default_image
+    )
+    assert b"acTL" in content
+    np.testing.assert_array_equal(decode(content, "a"), RGB)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM"])
+def test_bytes_after_the_image_do_no_harm(kind: str) -> None:
+    content = encoded(Image.fromarray(RGB), kind)
+    np.testing.assert_array_equal(decode(content + b"more" * 1000, "a"), decode(content, "a"))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "TIFF"])
+def test_a_large_profile_and_exif_do_no_harm(kind: str) -> None:
+    image = Image.fromarray(RGB)
+    plain = decode(encoded(image, kind), "a")
+    exif = b"" if kind == "TIFF" else b"Exif\0\0II*\0" + b"\xff" * 60_000
+    content = encoded(image, kind, icc_profile=b"x" * 3_000_000, **({"exif": exif} if exif else {}))
+    np.testing.assert_array_equal(decode(content, "a"), plain)
+
+
+@pytest.mark.parametrize("cut", range(34, 420, 7))
+def test_a_png_that_is_cut_short_is_refused(cut: int) -> None:
+    content = with_chunk(chunk(b"tEXt", b"prompt\0a"))
+    assert cut < len(content) - 12
+    with pytest.raises(DataError, match=r"^a: .*damaged or truncated"):
+        decode(content[:cut], "a")
