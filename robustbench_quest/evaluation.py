@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from .block import Advance, Block, Images, Job, StageFiles, compute_block
+from .block import Advance, Block, Images, Job, compute_block
 from .datasets.window import Windows
 from .environment import environment
 from .errors import DataError, OptionError, unknown
 from .protocols import load_protocol
 from .records import Records, column
-from .run import How, Run
+from .run import How, Note, Run
 from .store import Store, StoredCell, write_atomically
 from .tasks import task_of
 from .threats import kind_of
-from .types import CLEAN, AttackSide, Cell, ModelSpec, Threat
+from .types import CLEAN, AttackSide, Cell, DatasetSpec, ModelSpec, Threat
 
 if TYPE_CHECKING:
     from .datasets.base import Dataset
     from .models.classifier import Classifier
+
+STRETCH = 1024  # images that are held, as 8-bit pixels, for the jobs that read them
 
 
 def evaluate(
@@ -58,25 +60,35 @@ def evaluate(
     """
     model.check_unchanged()
     run, how = _split(settings)
-    if how.keep_images and store is None:
+    kept = Store(store) if isinstance(store, str) else store
+    if kept is not None:
+        dataset.remember_contents_in(kept.contents)
+    if how.keep_images and kept is None:
         raise OptionError(f"keep_images={how.keep_images} needs a store to keep them in")
     cell = make_cell(model.spec, dataset, threat, run)
     job = Job(model, dataset, cell, how, advance or _ignore)
-    if store is None:
+    if kept is None:
         wanted = set(range(len(cell.blocks)))
         return pa.concat_tables([_unfailed(done)[0] for done in compute([job], [wanted])])
-    stored = (store if isinstance(store, Store) else Store(store)).cell(cell)
+    stored = kept.cell(cell)
     for error in complete([job], [stored]):
         if error is not None:
             raise error
     return stored.read()
 
 
-def make_cell(model: ModelSpec, dataset: Dataset, threat: Threat = CLEAN, run: Run | None = None) -> Cell:
+def make_cell(
+    model: ModelSpec,
+    dataset: Dataset,
+    threat: Threat = CLEAN,
+    run: Run | None = None,
+    spec: DatasetSpec | None = None,
+) -> Cell:
     """Return the cell of a model, a data set and a threat, after checking that they fit together.
 
     A cell holds of ``run`` what can change its numbers: the seed where the threat draws, the space and the
     gradient of an attack where it sees the model. Clean cells are the same under every seed and protocol.
+    ``spec`` is the data set's, for who asked it already; finding it out looks at every file.
 
     Raises:
         OptionError: a threat that makes no sense for the model.
@@ -86,7 +98,7 @@ def make_cell(model: ModelSpec, dataset: Dataset, threat: Threat = CLEAN, run: R
     kind = kind_of(threat)
     if not len(dataset):
         raise DataError(f"data set {dataset.name} holds no images")
-    spec = dataset.spec
+    spec = dataset.spec if spec is None else spec
     task_of(spec).check(model, dataset)
     kind.check(threat, model)
     protocol = load_protocol(run.protocol)
@@ -119,9 +131,8 @@ def compute(
 ) -> Iterator[Done]:
     """Yield the wanted blocks of jobs of one model and one data set, each image read once for all of them.
 
-    The jobs go through the data set together, a stretch of the largest block at a time, in the order given:
-    clean images first, so that a model that is no good is seen before it is attacked. An error ends its own
-    job and no other.
+    The jobs go through the data set together, a stretch at a time, in the order given: clean images first, so
+    that a model that is no good is seen before it is attacked. An error ends its own job and no other.
 
     Args:
         jobs: what to compute; they share ``how``.
@@ -129,8 +140,9 @@ def compute(
         stored: where each job is kept, for stages; None keeps none.
     """
     first = jobs[0]
+    stretch = max(STRETCH, *(job.cell.block_size for job in jobs))
     plan = sorted(
-        (job.cell.blocks[number].start // _stretch(jobs), index, number)
+        (job.cell.blocks[number].start // stretch, index, number)
         for index, job in enumerate(jobs)
         for number in wanted[index]
     )
@@ -142,7 +154,7 @@ def compute(
             if index in ended:
                 continue
             job = jobs[index]
-            windows.forget_before(place * _stretch(jobs))
+            windows.forget_before(place * stretch)
             try:
                 window = windows.window(job.cell.blocks[number])
                 stages = stored[index].stages(number) if stored else None
@@ -154,12 +166,12 @@ def compute(
                 yield Done(index, number, records, images)
 
 
-def _stretch(jobs: Sequence[Job]) -> int:
-    return max(job.cell.block_size for job in jobs)
-
-
-def complete(jobs: Sequence[Job], stored: Sequence[StoredCell]) -> list[Exception | None]:
+def complete(
+    jobs: Sequence[Job], stored: Sequence[StoredCell], note: Note | None = None
+) -> list[Exception | None]:
     """Compute what the store lacks of jobs of one model and one data set; return the error of each, or None.
+
+    ``note`` is told what a user should know, one line each.
 
     Raises:
         StoreError: the store cannot be written to.
@@ -170,7 +182,7 @@ def complete(jobs: Sequence[Job], stored: Sequence[StoredCell]) -> list[Exceptio
     for index, (job, cell) in enumerate(zip(jobs, stored, strict=True)):
         cell.write_cell(_names(job))
         missing.append(set(cell.missing()))
-        wanted.append(missing[index] | _without_images(job, cell))
+        wanted.append(missing[index] | _without_images(job.how, cell))
         for number, block in enumerate(job.cell.blocks):
             if number not in wanted[index]:
                 job.advance(len(block), computed=False)
@@ -184,6 +196,11 @@ def complete(jobs: Sequence[Job], stored: Sequence[StoredCell]) -> list[Exceptio
         if errors[index] is None:
             cell.finish()
     return errors
+
+
+def is_complete(stored: StoredCell, how: How) -> bool:
+    """Return whether the store has all of a cell that is asked for."""
+    return not stored.missing() and not _without_images(how, stored)
 
 
 def _keep(
@@ -215,12 +232,12 @@ def _same_pixels(before: Records, now: Records) -> None:
         )
 
 
-def _without_images(job: Job, stored: StoredCell) -> set[int]:
+def _without_images(how: How, stored: StoredCell) -> set[int]:
     """Return the blocks whose images are asked for and not kept; their records are left as they are."""
-    wanted = job.how.keep_images
+    wanted = how.keep_images
     return {
         number
-        for number, block in enumerate(job.cell.blocks)
+        for number, block in enumerate(stored.cell.blocks)
         if block.start < wanted and not _holds(_images_path(stored, number), block, wanted)
     }
 
@@ -276,6 +293,3 @@ def _npz(images: Images) -> bytes:
 
 def _ignore(images: float, computed: bool = True) -> None:
     return None
-
-
-__all__ = ["StageFiles", "complete", "compute", "evaluate", "make_cell"]

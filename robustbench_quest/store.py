@@ -63,6 +63,11 @@ class Store:
             reason = error.strerror
             raise StoreError(f"cannot make the store {self.root}: {reason}; choose another --out") from error
 
+    @property
+    def contents(self) -> Path:
+        """Where it is remembered what the files of data sets hold."""
+        return self.root / "contents"
+
     def cell(self, cell: Cell) -> StoredCell:
         """Return the cell's place in the store; nothing is written."""
         return StoredCell(self.root / "cells" / cell.id[:2] / cell.id, cell)

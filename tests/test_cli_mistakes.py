@@ -39,6 +39,31 @@ BAD = {
         ["--attack", "pgd", "--steps", "ten"],
         "Invalid value for '--steps': 'ten' is not a valid integer",
     ),
+    "attack option form": (
+        ["--attack", "pgd", "--attack-option", "steps=3"],
+        "--attack-option 'steps=3' is not of the form NAME.KEY=VALUE",
+    ),
+    "attack option of another": (
+        ["--attack", "pgd", "--attack-option", "fgsm.norm=l2"],
+        "--attack-option 'fgsm.norm=l2' is for fgsm, but --attack names pgd",
+    ),
+    "attack option unknown": (
+        ["--attack", "pgd", "--attack-option", "pgd.stepz=3"],
+        "unknown setting of pgd 'stepz'; did you mean 'steps'?",
+    ),
+    "attack option twice": (
+        ["--attack", "pgd", "--attack-option", "pgd.steps=3", "--attack-option", "pgd.steps=4"],
+        "--attack-option gives pgd.steps twice",
+    ),
+    "attack option and flag": (
+        ["--attack", "pgd", "--steps", "4", "--attack-option", "pgd.steps=3"],
+        "--steps and --attack-option pgd.steps both set steps; give one of them",
+    ),
+    "l2 beyond the cube": (
+        ["--attack", "pgd", "--norm", "l2", "--eps", "128"],
+        "eps 128 is more than 55.43, the l2 distance from black to white for 32x32 pixels",
+    ),
+    "protocol file": (["--protocol", "nowhere.yaml"], "protocol nowhere.yaml cannot be read"),
     "steps of fgsm": (
         ["--attack", "fgsm", "--steps", "3"],
         "--steps is a setting of pgd, but --attack names fgsm",

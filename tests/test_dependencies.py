@@ -88,6 +88,9 @@ ALLOWED = {
     "stages": FOUNDATION | {"attacks", "block", "model_calls", "records", "threats"},
     "evaluation": FOUNDATION
     | {"block", "datasets", "environment", "protocols", "records", "run", "store", "tasks", "threats"},
+    "planning": FOUNDATION
+    | {"checkpoints", "datasets", "evaluation", "models", "protocols", "run", "store", "threats"},
+    "execution": FOUNDATION | {"block", "device", "evaluation", "models", "planning", "store"},
     "demo": FOUNDATION | {"demo", "attention", "datasets"},
 }
 

@@ -95,7 +95,8 @@ def test_two_processes_on_one_cell_write_the_same(model: Classifier, digits: Dat
     assert not list(tmp_path.rglob(".tmp-*"))
 
 
-def test_ctrl_c_with_workers_ends_at_once_and_keeps_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_who_is_told_to_end_ends_at_once_and_keeps_blocks(told: signal.Signals, tmp_path: Path) -> None:
     flags = [
         "--attack",
         "pgd",
@@ -113,7 +114,7 @@ def test_ctrl_c_with_workers_ends_at_once_and_keeps_blocks(tmp_path: Path) -> No
         deadline = time.monotonic() + 120
         while len(list(tmp_path.rglob("block-*.parquet"))) < 52 and time.monotonic() < deadline:
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
+        os.killpg(process.pid, told)  # as a terminal and a cluster do: to the workers as well
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "finished blocks are kept" in err

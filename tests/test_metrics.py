@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
-from test_records import columns
+from support import ATTACK_SCHEMA, CLEAN_SCHEMA, columns
 
 from robustbench_quest import metrics
 from robustbench_quest.errors import QuestError
@@ -25,7 +25,7 @@ def scored(logits: torch.Tensor, labels: torch.Tensor, **attack: Any) -> Records
         values |= {name: np.zeros(n) for name in ("linf", "l2", "loss_start", "loss_end")}
         values |= {name: np.zeros(n, int) for name in ("queries", "grad_zero", "grad_nonfinite", "restart")}
         values |= {"clean_pred": labels.numpy(), "broken_by": [""] * n, "violation": np.zeros(n, bool)}
-    return make_records({**values, **attack}, attacked=bool(attack))
+    return make_records({**values, **attack}, ATTACK_SCHEMA if attack else CLEAN_SCHEMA)
 
 
 @pytest.fixture(scope="module")

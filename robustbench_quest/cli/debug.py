@@ -6,7 +6,12 @@ import sys
 import traceback
 
 
+def debugging() -> bool:
+    """Return whether ``--debug`` was given."""
+    return "--debug" in sys.argv[1:]
+
+
 def show_traceback() -> None:
-    """Print the traceback of the exception being handled, if ``--debug`` was given."""
-    if "--debug" in sys.argv[1:]:
+    """Print the traceback of the exception being handled, if the user asked for it."""
+    if debugging():
         traceback.print_exc()

@@ -12,21 +12,19 @@ import click
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
 @click.option("--format", "form", default="table", show_default=True, help="table, csv, latex or json.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
-@click.pass_context
-def demo(context: click.Context, model_seed: int, limit: int | None, out: str, device: str, form: str) -> int:
+def demo(model_seed: int, limit: int | None, out: str, device: str, form: str) -> int:
     """Clean, FGSM and PGD for every attention variant on handwritten digits, as one table."""
     from ..demo import demo_checkpoint
+    from ..models.request import ModelRequest
+    from ..planning import EvalRequest, ThreatRequest
     from ..registry import ATTENTION
-    from .evaluate import evaluate
+    from ..run import Run
+    from .session import Output, run
 
-    checkpoints = tuple(str(demo_checkpoint(name, model_seed)) for name in ATTENTION)
-    code: int = context.invoke(
-        evaluate,
-        checkpoints=checkpoints,
-        attacks=("fgsm", "pgd"),
-        limit=limit,
-        out=out,
+    request = EvalRequest(
+        models=[ModelRequest(str(demo_checkpoint(name, model_seed))) for name in ATTENTION],
+        threats=[ThreatRequest("fgsm"), ThreatRequest("pgd")],
+        run=Run(limit=limit),
         device=device,
-        form=form,
     )
-    return code
+    return run(request, Output(out, form))

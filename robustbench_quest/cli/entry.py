@@ -1,11 +1,14 @@
 """Where the programs start, and how errors leave them: one line, and an exit code.
 
-2: bad input, nothing was run. 1: some cells failed, or a fault of this package. 130: interrupted.
+2: bad input, nothing was run. 1: some cells failed, or a fault of this package. 130: interrupted, or told to
+terminate.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from typing import NoReturn
 
 import click
@@ -44,6 +47,7 @@ def eval_command() -> NoReturn:
 
 def run(command: click.Command, name: str) -> NoReturn:
     """Run a command and leave the process with its exit code."""
+    _end_as_interrupted()
     try:
         code = command.main(prog_name=name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -60,6 +64,16 @@ def run(command: click.Command, name: str) -> NoReturn:
             f"internal error: {type(error).__name__}: {_one_line(str(error))} (--debug shows where)", 1
         )
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_as_interrupted() -> None:
+    """Let a request to terminate, as clusters send it, end the command as Ctrl-C does."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        signal.signal(signal.SIGTERM, interrupt)
 
 
 def _fail(message: str, code: int) -> int:

@@ -6,138 +6,23 @@ from typing import Any
 
 import click
 
+from .options import attack_options, data_options, model_options, output_options, run_options
+
 _LAYOUT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 @click.command(short_help="Evaluate checkpoints and print a table.", context_settings=_LAYOUT)
-# What to evaluate
-@click.option(
-    "--ckpt",
-    "checkpoints",
-    multiple=True,
-    metavar="PATH",
-    help="Checkpoint (.pt, .pth, .safetensors); repeatable. None: the demo zoo's QUEST model.",
-)
-@click.option(
-    "--arch", metavar="NAME", help="timm architecture; default: what the checkpoint says, else inferred."
-)
-@click.option(
-    "--arch-option",
-    "arch_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Size of the architecture, such as depth=6; repeatable.",
-)
-@click.option(
-    "--model",
-    metavar="FILE.py:FUNC",
-    help="Your own model: FUNC returns an nn.Module, --ckpt is loaded into it. Runs that file.",
-)
-@click.option(
-    "--model-option",
-    "model_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Argument of FUNC; repeatable.",
-)
-@click.option(
-    "--attention",
-    metavar="NAME",
-    help="Attention variant (see rbq list attention), or FILE.py:CLASS. Runs that file.",
-)
-@click.option(
-    "--attention-option",
-    "attention_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Such as estimator=median; repeatable.",
-)
-@click.option(
-    "--weights",
-    default="auto",
-    show_default=True,
-    help="raw, ema, or a container's name; auto: raw where present.",
-)
-@click.option("--img-size", type=int, help="Input size; position embeddings are resized to it.")
-@click.option("--mean", metavar="R,G,B", help="Normalisation, in [0, 1].")
-@click.option("--std", metavar="R,G,B", help="Normalisation, in [0, 1].")
-@click.option("--resize", type=int, help="Shorter side before the centre crop.")
-@click.option("--interpolation", help="bicubic, bilinear, ...")
-# On what
-@click.option(
-    "--dataset",
-    "dataset_name",
-    metavar="NAME",
-    help="Data set (see rbq list datasets); default: what the checkpoint was trained on.",
-)
-@click.option("--data", "root", metavar="DIR", help="Where the data set is.")
-@click.option(
-    "--limit", type=int, help="Number of images, a stratified prefix of a fixed order; default all."
-)
-# Under which threat
-@click.option(
-    "--attack",
-    "attacks",
-    multiple=True,
-    metavar="NAME",
-    help="Attack (see rbq list attacks); repeatable. None: clean images only.",
-)
-@click.option(
-    "--eps",
-    metavar="EPS[,EPS...]",
-    help="Budget in pixels of [0, 1], such as 1/255; default: the data set's, else the protocol's.",
-)
-@click.option("--norm", help="linf or l2.")
-@click.option("--steps", type=int, help="Gradient steps.")
-@click.option("--alpha", help="Step size: 0.15eps relative to eps, or absolute such as 1/255.")
-@click.option("--restarts", type=int, help="Random restarts; an image is robust if all fail.")
-@click.option(
-    "--random-start/--no-random-start", default=None, help="Start anywhere in the ball, or at the image."
-)
-@click.option("--labels", help="true, or predicted (the model's own answer).")
-@click.option("--keep", help="last: the last iterate; best: the best visited one.")
-@click.option(
-    "--protocol",
-    "protocol_name",
-    default="pixel",
-    show_default=True,
-    help="Named attack settings (see rbq list protocols).",
-)
-@click.option(
-    "--adaptive/--no-adaptive",
-    default=None,
-    help="Gradients go through Elliptical's metric M; default: the protocol's.",
-)
-@click.option("--allow-large-eps", is_flag=True, help="Allow linf budgets of 0.5 and above.")
-# How
-@click.option("--seed", default=0, show_default=True, help="Seed of every draw.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
-@click.option("--batch-size", default=32, show_default=True, help="Images per model call.")
-@click.option("--block-size", type=int, help="Images per unit of work and resume; default 1024, attacks 256.")
-@click.option("--workers", default=0, show_default=True, help="Processes that read images.")
-# What comes out
-@click.option(
-    "--out",
-    default="results",
-    show_default=True,
-    metavar="DIR",
-    help="Result store; finished work in it is not repeated.",
-)
-@click.option(
-    "--keep-images",
-    default=0,
-    metavar="K",
-    help="Keep clean and perturbed pixels of the first K images, as npz beside the cell.",
-)
-@click.option("--format", "form", default="table", show_default=True, help="table, csv, latex or json.")
-@click.option("--save", metavar="PATH", help="Write the table to a file as well.")
-@click.option("--explain", is_flag=True, help="Print every setting and where it came from, and stop.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+@model_options
+@data_options
+@attack_options
+@run_options
+@output_options
 def evaluate(**options: Any) -> int:
     """Evaluate checkpoints on clean and attacked images, and print a table.
 
     Results are kept in --out; the same command again answers from there, and an interrupted one goes on.
     """
-    from .session import run
+    from .session import Output, eval_request, run
 
-    return run(**options)
+    output = Output(options["out"], options["form"], options["save"], options["explain"])
+    return run(eval_request(options), output)

@@ -1,72 +1,78 @@
-"""``--explain``: every setting of a command, its value, and where it came from."""
+"""``--explain``: every setting of a plan, its value, and where it came from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
+from ..planning import Plan
 from ..store import Store
-from ..threats import setting_text
-from ..types import Cell
-from .arguments import PlannedThreat
+from ..threats import kind_of, setting_text
 
-if TYPE_CHECKING:
-    from ..datasets.base import Dataset
-    from ..models.classifier import Classifier
-
-Line = tuple[str, str, str, str]  # setting, value, source, alternatives
+Line = tuple[str, str, str, str]  # setting, value, source, what other sources say
 
 
-def print_explanation(
-    models: Sequence[Classifier],
-    dataset: Dataset,
-    threats: Sequence[PlannedThreat],
-    cells: Sequence[Cell],
-    store: Store,
-    speed: Mapping[str, int],
-) -> None:
-    """Print models, data, threats and cells; nothing is computed. ``speed`` is what changes no number."""
-    for model in models:
-        lines = [(s.name, s.text, s.source, s.others) for s in model.explanation]
+def print_explanation(plan: Plan, store: Store) -> None:
+    """Print models, data, threats, the run and the cells of a plan; nothing is computed."""
+    for model in plan.models:
+        lines = [(s.name, s.text, s.source, s.others) for s in model.settings]
         spec = model.spec
         lines += [("checkpoint sha256", spec.checkpoint, "", ""), ("classes", str(spec.num_classes), "", "")]
         lines += [("guessed", ", ".join(spec.guessed), "", "")] if spec.guessed else []
-        _section(f"model {spec.name}", [*lines, ("device", str(model.device), "", "")])
+        _section(f"model {spec.name}", lines)
+    dataset = plan.dataset
     lines = [("images", str(len(dataset)), "", ""), ("fingerprint", dataset.spec.fingerprint, "", "")]
     _section(f"data set {dataset.name}", lines + [("note", note, "", "") for note in dataset.notes])
-    for planned in threats:
+    for planned in plan.threats:
         threat = planned.threat
         options = [
             (key, setting_text(threat, value), planned.sources[key], "") for key, value in threat.options
         ]
-        _section(f"threat {planned.threat.name}", options or [("images", "as they are", "", "")])
-    first = next((cell for cell in cells if cell.side is not None), cells[0])
-    side = first.side
-    lines = [
-        ("protocol", first.protocol or "none", "", ""),
-        *([("space", str(side.space), "", ""), ("adaptive", str(side.adaptive), "", "")] if side else []),
-        ("seed", "none" if first.seed is None else str(first.seed), "", ""),
-        ("limit", str(first.limit), "", ""),
-        ("precision", first.precision, "", ""),
+        _section(f"threat {threat.name}", options or [("images", "as they are", "", "")])
+    _section("run", _run_lines(plan, store))
+    _section("cells", _cell_lines(plan, store))
+
+
+def _run_lines(plan: Plan, store: Store) -> list[Line]:
+    request, cells = plan.request, plan.cells[0]
+    side = next((cell.side for cell in cells if cell.side is not None), None)
+    lines = [("protocol", request.run.protocol, "", "")]
+    if side is not None:
+        space = ", ".join(f"{key}={value}" for key, value in side.space.identity().items())
+        lines += [("space of attacks", space, "", ""), ("adaptive", str(side.adaptive), "", "")]
+    speed = {
+        "batch size": request.how.batch_size,
+        "workers": request.how.workers,
+        "kept images": request.how.keep_images,
+        "device": request.device,
+    }
+    return [
+        *lines,
+        ("seed", str(request.run.seed), "", ""),
+        ("limit", str(cells[0].limit), "", ""),
+        ("precision", cells[0].precision, "", ""),
         ("store", str(store.root), "", ""),
         *((name, str(value), "changes no draw and no cell id", "") for name, value in speed.items()),
     ]
-    _section("run", lines)
-    rows = []
-    for cell in cells:
-        blocks, missing = len(cell.blocks), len(store.cell(cell).missing())
-        state = f"{blocks - missing} of {blocks} blocks of {cell.block_size} in the store"
-        rows.append((f"{cell.model.name} {cell.threat.name}", cell.id[:16], state, ""))
-    _section("cells", rows)
+
+
+def _cell_lines(plan: Plan, store: Store) -> list[Line]:
+    lines = []
+    for cells in plan.cells:
+        for cell in cells:
+            blocks, missing = len(cell.blocks), len(store.cell(cell).missing())
+            state = f"{blocks - missing} of {blocks} blocks of {cell.block_size} in the store"
+            title = f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
+            lines.append((title, cell.id[:16], state, ""))
+    return lines
 
 
 def _section(title: str, lines: Sequence[Line]) -> None:
     click.echo(title)
     names = max(len(name) for name, *_ in lines)
     values = min(40, max(len(value) for _, value, *_ in lines))
-    for name, value, source, alternatives in lines:
-        rest = f"{source}{f'  (other sources: {alternatives})' if alternatives else ''}"
+    for name, value, source, others in lines:
+        rest = f"{source}{f'  (other sources: {others})' if others else ''}"
         click.echo(f"  {name:{names}}  {value:{values}}  {rest}".rstrip())
     click.echo()

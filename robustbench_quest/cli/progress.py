@@ -7,87 +7,116 @@ import datetime
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ..threats import kind_of
 
 if TYPE_CHECKING:
     from ..block import Advance
+    from ..types import Cell
 
 LINE_EVERY = 10.0  # seconds
 
 
-@contextlib.contextmanager
-def progress(title: str, total: int) -> Iterator[Advance]:
-    """Yield a function that is told of finished images; those from the store do not count for the rate."""
-    state = _State(total)
-    with _bar(title, state) if sys.stderr.isatty() else _lines(title, state) as advance:
-        yield advance
+@dataclass
+class Work:
+    """How far a cell is. Only images that are computed count for the rate."""
 
-
-class _State:
-    """How far the work is."""
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.start = time.monotonic()
-        self.done = 0.0
-        self.computed = 0.0
-
-    def add(self, images: float, computed: bool) -> None:
-        self.done += images
-        self.computed += images if computed else 0.0
+    title: str
+    total: int
+    done: float = 0.0
+    computed: float = 0.0
+    seconds: float = 0.0
+    ended: bool = False
 
     @property
     def count(self) -> int:
+        """Whole images done."""
         return int(self.done + 1e-6)  # fractions add up to a whole number, give or take rounding
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.start
+    def rate(self) -> str:
+        """Images per second, and the time that the rest takes."""
+        rate = self.computed / max(self.seconds, 1e-9)
+        left = datetime.timedelta(seconds=round((self.total - self.done) / max(rate, 1e-9)))
+        return f"{rate:.1f} images/s, {left} left"
 
-    @property
-    def rate(self) -> float:
-        """Images computed per second."""
-        return self.computed / max(self.seconds, 1e-9)
 
-    @property
-    def left(self) -> str:
-        """The time that the rest takes at this rate."""
-        if not self.computed:
-            return "-:--:--"
-        return str(datetime.timedelta(seconds=round((self.total - self.done) / self.rate)))
+class Show(Protocol):
+    """Shows how far a cell is."""
+
+    def __call__(self, work: Work) -> None:
+        """Show it, unless it was shown a moment ago."""
+
+
+class Progress:
+    """Tells how far the cells of a command are, which take turns.
+
+    Args:
+        show: shows the cell that is at work.
+    """
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._last = time.monotonic()
+
+    def of(self, cell: Cell) -> Advance:
+        """Return what is told of a cell's progress."""
+        work = Work(f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}", cell.limit)
+        self._last = time.monotonic()
+
+        def advance(images: float, computed: bool = True) -> None:
+            # Cells take turns: the time since anything was reported is that of the cell that reports now.
+            now = time.monotonic()
+            elapsed, self._last = now - self._last, now
+            work.done += images
+            if computed:
+                work.computed += images
+                work.seconds += elapsed
+            self._show(work)
+            if computed and not work.ended and work.done >= work.total - 1e-6:
+                work.ended = True
+                print(f"{work.title}: {work.total} images in {work.seconds:.1f} s", file=sys.stderr)
+
+        return advance
 
 
 @contextlib.contextmanager
-def _bar(title: str, state: _State) -> Iterator[Advance]:
+def progress() -> Iterator[Progress]:
+    """Yield the progress of a command, shown as standard error allows."""
+    with _bar() if sys.stderr.isatty() else contextlib.nullcontext(_Lines()) as show:
+        yield Progress(show)
+
+
+class _Lines:
+    """A line now and then."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, work: Work) -> None:
+        now = time.monotonic()
+        if work.computed and now - self._last >= LINE_EVERY:
+            self._last = now
+            print(f"{work.title}: {work.count}/{work.total} images, {work.rate}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Show]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
 
     # Counts come first: a narrow terminal cuts what comes last.
     rate, name = TextColumn("{task.fields[rate]}"), TextColumn("{task.description}")
-    columns = (MofNCompleteColumn(), rate, BarColumn(), name)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=state.total, rate="")
+    with Bar(
+        MofNCompleteColumn(), rate, BarColumn(), name, console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("", rate="")
 
-        def advance(images: float, computed: bool = True) -> None:
-            state.add(images, computed)
-            bar.update(task, completed=state.count, rate=f"{state.rate:.1f} images/s, {state.left} left")
+        def show(work: Work) -> None:
+            rate = work.rate if work.computed else ""
+            bar.update(task, completed=work.count, total=work.total, description=work.title, rate=rate)
 
-        yield advance
-
-
-@contextlib.contextmanager
-def _lines(title: str, state: _State) -> Iterator[Advance]:
-    last = state.start
-
-    def advance(images: float, computed: bool = True) -> None:
-        nonlocal last
-        state.add(images, computed)
-        now = time.monotonic()
-        if now - last >= LINE_EVERY and state.computed:
-            last = now
-            rate = f"{state.rate:.1f} images/s, {state.left} left"
-            print(f"{title}: {state.count}/{state.total} images, {rate}", file=sys.stderr)
-
-    yield advance
-    if state.computed:
-        print(f"{title}: {state.count} images in {state.seconds:.1f} s", file=sys.stderr)
+        yield show

@@ -1,167 +1,165 @@
-"""What ``rbq eval`` does once its flags are parsed: plan the cells, compute what is missing, print."""
+"""What ``rbq eval`` does once its flags are parsed: plan the cells, execute the plan, print from the
+store."""
 
 from __future__ import annotations
 
-import contextlib
-import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..datasets import open_dataset
 from ..demo import demo_checkpoint
-from ..device import resolve_device
-from ..errors import OptionError, QuestError, StoreError, unknown
-from ..evaluation import evaluate, make_cell
-from ..protocols import load_protocol
+from ..errors import OptionError, StoreError, unknown
+from ..execution import execute
+from ..models.request import ModelRequest
+from ..planning import DatasetRequest, EvalRequest, Plan, plan
 from ..run import How, Run
-from ..store import Store
+from ..store import Store, StoredCell
 from ..tables import FORMATS, Result, render, result
 from ..threats import kind_of
-from ..types import Cell
-from .arguments import load_models, parse_options, plan_threats
-from .debug import show_traceback
+from .debug import debugging
 from .explain import print_explanation
-from .progress import progress
+from .flags import as_flags, parse_options, threat_requests, three_numbers
+from .progress import Progress, progress
 
 if TYPE_CHECKING:
-    from ..datasets.base import Dataset
-    from ..models.classifier import Classifier
-
-# Flags that are settings of attacks, under the names that the attacks use.
-ATTACK_FLAGS = ("norm", "steps", "alpha", "restarts", "random_start", "labels", "keep")
+    from ..block import Advance
+    from ..types import Cell
 
 
-def run(
-    *,
-    checkpoints: Sequence[str],
-    attacks: Sequence[str],
-    dataset_name: str | None,
-    root: str | None,
-    limit: int | None,
-    eps: str | None,
-    protocol_name: str,
-    allow_large_eps: bool,
-    seed: int,
-    device: str,
-    batch_size: int,
-    block_size: int | None,
-    workers: int,
-    out: str,
-    keep_images: int,
-    form: str,
-    save: str | None,
-    explain: bool,
-    **options: Any,
-) -> int:
-    """Run the command and return its exit code; bad input raises a QuestError before anything is computed."""
-    if form not in FORMATS:
-        raise OptionError(unknown("format", form, FORMATS))
-    _check_save(save)
-    how = {"batch_size": batch_size, "workers": workers, "keep_images": keep_images}
-    settings: dict[str, Any] = {
-        "limit": limit,
-        "seed": seed,
-        "block_size": block_size,
-        "protocol": protocol_name,
-        "adaptive": options.pop("adaptive"),
-    }
-    run_settings, _ = Run(**settings), How(**how)
-    protocol = load_protocol(protocol_name)
-    models = load_models(_checkpoints(checkpoints, options), _model_options(options, resolve_device(device)))
-    dataset = _dataset(dataset_name, root, models)
-    flags = {name: options[name] for name in ATTACK_FLAGS if options[name] is not None}
-    threats = plan_threats(attacks, flags, eps, protocol, dataset, allow_large_eps)
-    store = Store(out)
-    cells = [
-        (model, make_cell(model.spec, dataset, planned.threat, run_settings))
-        for model in models
-        for planned in threats
-    ]
-    if explain:
-        speed = {"batch size": batch_size, "workers": workers, "kept images": keep_images}
-        print_explanation(models, dataset, threats, [cell for _, cell in cells], store, speed)
-        return 0
-    store.make()
-    for model in models:
-        if "position embeddings" in (sources := dict(model.spec.sources)):
-            click.echo(f"{model.spec.name}: position embeddings {sources['position embeddings']}", err=True)
-    for note in dataset.notes:
-        click.echo(f"data set {dataset.name}: {note}", err=True)
-    results = [_evaluate(model, dataset, cell, {"store": store, **how, **settings}) for model, cell in cells]
-    text = render(results, form)
-    click.echo(text, nl=False)
-    if save:
-        _write(Path(save), text)
-    return 1 if any(r.error for r in results) else 0
+@dataclass(frozen=True)
+class Output:
+    """Where results go, and how they are shown.
+
+    Args:
+        store: the folder of the result store.
+        form: of the table.
+        save: a file for the table, or None.
+        explain: print the plan and stop.
+    """
+
+    store: str
+    form: str = "table"
+    save: str | None = None
+    explain: bool = False
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMATS:
+            raise OptionError(unknown("format", self.form, FORMATS))
+        if self.save and not Path(self.save).resolve().parent.is_dir():
+            raise OptionError(f"--save {self.save}: its folder does not exist")
+        if self.save and Path(self.save).is_dir():
+            raise OptionError(f"--save {self.save} is a folder; give a file in it")
+
+    def write(self, text: str) -> None:
+        """Print a table, and save it where that is asked for."""
+        click.echo(text, nl=False)
+        if self.save:
+            try:
+                Path(self.save).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise OptionError(
+                    f"--save {self.save} cannot be written: {error.strerror}; the table is above"
+                ) from error
 
 
-def _evaluate(model: Classifier, dataset: Dataset, cell: Cell, how: dict[str, Any]) -> Result:
-    """Return one cell's result; a failure is kept in the store and shown, and the other cells go on."""
-    title = f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
-    try:
-        with progress(title, cell.limit) as advance:
-            records = evaluate(model, dataset, cell.threat, advance=advance, **how)
-    except Exception as error:
-        message = str(error) if isinstance(error, QuestError) else f"{type(error).__name__}: {error}"
-        message = " ".join(message.split())
-        with contextlib.suppress(StoreError):  # which may be what failed
-            how["store"].cell(cell).write_error({"error": message, "traceback": traceback.format_exc()})
-        show_traceback()
-        click.echo(f"error: {title}: {message}", err=True)
-        return result(cell, None, kind_of(cell.threat).text(cell.threat), message)
-    settings = kind_of(cell.threat).text(cell.threat)
-    return result(cell, records, settings, environments=how["store"].cell(cell).environments())
+def eval_request(options: Mapping[str, Any]) -> EvalRequest:
+    """Return what the flags ask for.
+
+    Raises:
+        OptionError: flags that say something that cannot be.
+    """
+    run = Run(**{name: options[name] for name in ("limit", "seed", "block_size", "protocol", "adaptive")})
+    how = How(**{name: options[name] for name in ("batch_size", "workers", "keep_images")})
+    paths: tuple[str | None, ...] = tuple(dict.fromkeys(options["checkpoints"]))
+    if not paths:
+        paths = (None,) if options["model"] else (str(demo_checkpoint()),)
+    model = _model_settings(options)
+    return EvalRequest(
+        models=tuple(ModelRequest(checkpoint=path, **model) for path in paths),
+        dataset=DatasetRequest(
+            options["dataset_name"],
+            options["root"],
+            parse_options(options["dataset_options"], "--dataset-option"),
+        ),
+        threats=threat_requests(options),
+        run=run,
+        how=how,
+        device=options["device"],
+    )
 
 
-def _check_save(save: str | None) -> None:
-    if save and not Path(save).resolve().parent.is_dir():
-        raise OptionError(f"--save {save}: its folder does not exist")
-    if save and Path(save).is_dir():
-        raise OptionError(f"--save {save} is a folder; give a file in it")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OptionError(f"--save {path} cannot be written: {error.strerror}; the table is above") from error
-
-
-def _checkpoints(paths: Sequence[str], options: dict[str, Any]) -> Sequence[str]:
-    return paths if paths or options["model"] else (str(demo_checkpoint()),)
-
-
-def _model_options(options: dict[str, Any], device: Any) -> dict[str, Any]:
-    names = ("arch", "attention", "model", "weights", "img_size", "resize", "interpolation")
-    chosen = {name: options[name] for name in names}
-    for name in ("arch_options", "model_options", "attention_options"):
-        flag = "--" + name.removesuffix("s").replace("_", "-")
-        chosen[name] = parse_options(options[name], flag) or None
+def _model_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("arch", "attention", "model", "weights", "img_size", "resize", "interpolation", "crop_mode")
+    settings: dict[str, Any] = {name: options[name] for name in names}
+    for name, flag in (
+        ("arch_options", "--arch-option"),
+        ("model_options", "--model-option"),
+        ("attention_options", "--attention-option"),
+    ):
+        settings[name] = parse_options(options[name], flag)
     for name in ("mean", "std"):
-        chosen[name] = None if options[name] is None else _three(options[name], f"--{name}")
-    return {**chosen, "device": device}
+        settings[name] = three_numbers(options[name], f"--{name}")
+    return settings
 
 
-def _three(text: str, flag: str) -> tuple[float, ...]:
+def run(request: EvalRequest, output: Output) -> int:
+    """Evaluate what is asked for and return the exit code; bad input raises before anything is computed."""
+    store = Store(output.store)
+    planned = plan(request, store, _tell)
+    if output.explain:
+        print_explanation(planned, store)
+        return 0
+    for text in _notes(planned):
+        _tell(text)
+    with progress() as shown:
+        outcomes = execute(planned, store, _Reporter(shown))
+    results = [result_of(outcome.stored, outcome.error) for outcome in outcomes]
+    output.write(render(results, output.form))
+    return 1 if any(found.error for found in results) else 0
+
+
+class _Reporter:
+    """Tells on standard error how an execution goes."""
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def advance(self, cell: Cell) -> Advance:
+        return self._shown.of(cell)
+
+    def note(self, text: str) -> None:
+        _tell(text)
+
+    def failed(self, cell: Cell, message: str, trace: str) -> None:
+        if debugging():
+            click.echo(trace, err=True)
+        title = f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
+        click.echo(f"error: {title}: {as_flags(message)}", err=True)
+
+
+def _tell(text: str) -> None:
+    click.echo(as_flags(text), err=True)
+
+
+def result_of(stored: StoredCell, error: str) -> Result:
+    """Return a cell's numbers from its records in the store."""
+    text = kind_of(stored.cell.threat).text(stored.cell.threat)
+    if error:
+        return result(stored.cell, None, text, error)
     try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if len(values) != 3:
-        raise OptionError(f"{flag} {text!r}: expected three numbers in [0, 1], such as 0.485,0.456,0.406")
-    return values
+        return result(stored.cell, stored.read(), text, environments=stored.environments())
+    except StoreError as damage:
+        return result(stored.cell, None, text, str(damage))
 
 
-def _dataset(name: str | None, root: str | None, models: Sequence[Classifier]) -> Dataset:
-    """Return the data set: the one named, else the folder --data, else what the models were trained on."""
-    if name is None and root is not None:
-        name = "folder"
-    if name is None:
-        trained = {model.trained_on for model in models}
-        name = trained.pop() if len(trained) == 1 else None
-        if name is None:
-            raise OptionError("the checkpoints name no common data set; give --dataset and --data")
-    return open_dataset(name, root)
+def _notes(planned: Plan) -> list[str]:
+    """Return what a user should know before anything is computed."""
+    notes = []
+    for model in planned.models:
+        positions = dict(model.spec.sources).get("position embeddings")
+        if positions is not None:
+            notes.append(f"{model.spec.name}: position embeddings {positions}")
+    return notes + [f"data set {planned.dataset.name}: {note}" for note in planned.dataset.notes]

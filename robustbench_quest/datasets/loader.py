@@ -159,15 +159,15 @@ def _from_workers(work: _Chunks, workers: int) -> Generator[Loaded | QuestError,
 
 @contextmanager
 def _interrupts_held() -> Generator[None, None, None]:
-    """Let Ctrl-C wait while workers start, and keep it from them for good.
+    """Let Ctrl-C and SIGTERM wait while workers start, and keep them from the workers for good.
 
     An interrupt in the middle of a fork is lost or leaves half a loader; one that reaches a worker makes it
-    print a traceback. The parent gets it, and ends the workers.
+    print a traceback, or torch print that it died. The parent gets it, and ends the workers.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:

@@ -7,12 +7,14 @@ stretch of its order at a time, and a window holds the images of that stretch.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DataError
 from ..types import Preprocessing
 from .base import Dataset
 from .loader import Batch, load_batches
@@ -60,7 +62,13 @@ class Windows:
             DataError: one of them cannot be read; the others can be asked for again.
         """
         while lacking := [position for position in block if position not in self._held]:
-            self._read_on(lacking[0])
+            try:
+                self._read_on(lacking[0])
+            except DataError:
+                # A batch may reach into the next block: what cannot be read there is no fault of this one.
+                with closing(self._reading(lacking)) as batches:
+                    for batch in batches:
+                        self._hold(lacking, batch)
         held = [self._held[position] for position in block]
         return Window(np.stack([image for image, _ in held]), np.array([crc for _, crc in held]))
 
@@ -74,14 +82,22 @@ class Windows:
             self.close()
             wanted = [place for place in self._positions if place >= start and place not in self._held]
             self._coming = wanted
-            listing = self._dataset.order[wanted]
-            self._batches = load_batches(self._dataset, self._preprocessing, listing, *self._how)
+            self._batches = self._reading(wanted)
         try:
             batch = next(self._batches)
         except BaseException:
             self.close()
             raise
-        places, self._coming = self._coming[: len(batch.images)], self._coming[len(batch.images) :]
+        self._hold(self._coming, batch)
+
+    def _reading(self, places: list[int]) -> Generator[Batch, None, None]:
+        return load_batches(self._dataset, self._preprocessing, self._dataset.order[places], *self._how)
+
+    def _hold(self, coming: list[int], batch: Batch) -> None:
+        """Keep a batch, whose images stand at the first places of ``coming``; these are taken from the
+        list."""
+        count = len(batch.images)
+        places, coming[:count] = coming[:count], []
         self._held.update(zip(places, zip(batch.images, batch.input_crc, strict=True), strict=True))
 
     def close(self) -> None:
