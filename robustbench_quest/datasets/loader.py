@@ -155,6 +155,9 @@ def _from_workers(work: _Chunks, workers: int) -> Generator[Loaded | QuestError,
     finally:
         # Ends the workers now, and not when the last reference to the iterator goes.
         answers._shutdown_workers()  # type: ignore[attr-defined]
+        # What torch resorts to for a worker that does not end is a signal that is kept from them.
+        for worker in answers._workers:  # type: ignore[attr-defined]
+            worker.kill()
 
 
 @contextmanager
