@@ -1,4 +1,4 @@
-"""Writing files that are either absent or whole."""
+"""Writing files that are either absent or whole, and showing paths in one line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ import uuid
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
+_SHOWN = 240  # characters of a path
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """Return a path for a message: one line of printable text, and not thousands of characters.
+
+    >>> shown("data/a\\nb.png")
+    'data/a\\\\nb.png'
+    """
+    text = os.fspath(path)
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode("ascii")
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 2 :]}"
 
 
 def write_atomically(path: Path, data: bytes) -> None:

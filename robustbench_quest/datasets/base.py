@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import inspect
 import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, OptionError
+from ..errors import DataError, OptionError, unknown
+from ..files import shown
 from ..registry import DATASETS
 from ..types import DatasetSpec, canonical
 from .contents import Contents, Note
@@ -34,6 +36,7 @@ class Dataset(abc.ABC):
         image_ids: one id per image, unique, in listing order. Everything random is keyed by it.
         labels: (N,) int64, in listing order.
         target_labels: (N,) int64 labels for targeted attacks, or None.
+        label_hint: what to do where the labels do not fit a model, or "".
         notes: what a user should know about how the data was read, one line each.
         contents: what the files hold; None where the data is embedded.
     """
@@ -49,6 +52,7 @@ class Dataset(abc.ABC):
     image_ids: tuple[str, ...]
     labels: npt.NDArray[np.int64]
     target_labels: npt.NDArray[np.int64] | None = None
+    label_hint: str = ""
     notes: tuple[str, ...] = ()
     contents: Contents | None = None
 
@@ -100,29 +104,48 @@ def file_fingerprint(image_ids: Sequence[str], digests: Sequence[str], labels: n
     return hashlib.sha256(canonical(sorted(rows))).hexdigest()
 
 
-def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
+def dataset_options(name: str) -> dict[str, Any]:
+    """Return the options of a data set's reader and their defaults: its keyword-only arguments.
+
+    Raises:
+        OptionError: no such data set.
+    """
+    parameters = inspect.signature(DATASETS.load(name)).parameters.values()
+    return {option.name: option.default for option in parameters if option.kind is option.KEYWORD_ONLY}
+
+
+def open_dataset(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
     """Return the data set called ``name``.
 
     Args:
         name: a registered name: digits, folder ...
         root: where its images are; only for data sets that are not embedded.
+        options: of its reader; see ``dataset_options``.
 
     Raises:
-        OptionError: no such data set; or ``root`` is missing, or given to an embedded one.
+        OptionError: no such data set; or ``root`` is missing, or given to an embedded one; or
+            an option that its reader does not have.
         DataError: what is at ``root`` cannot be used.
     """
     kind = DATASETS.load(name)
+    known = dataset_options(name)
+    for option in options:
+        if option not in known:
+            choice = (
+                unknown("option", option, known) if known else f"it has none, found {option}; leave it out"
+            )
+            raise OptionError(f"options of data set {name!r}: {choice}")
     if not kind.needs_root:
         if root is not None:
             raise OptionError(
-                f"data set {name!r} is embedded and reads no --data, found --data {os.fspath(root)}; "
+                f"data set {name!r} is embedded and reads no --data, found --data {shown(root)}; "
                 "drop --data, or use --dataset folder"
             )
-        dataset = kind()
+        dataset = kind(**options)
     elif root is None:
         raise OptionError(f"data set {name!r} needs --data DIR, the folder with its images")
     else:
-        dataset = kind(root)
+        dataset = kind(root, **options)
     if not isinstance(dataset, Dataset):
         raise TypeError(f"{kind!r} is registered as data set {name!r} but is no Dataset")
     if len(dataset) == 0:

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError
+from ..files import shown
 from .content_cache import DIGEST, STAT, Digests, keep, recall
 
 RACY = 2_000_000_000  # ns; the coarsest clock of a file system in use
@@ -93,8 +94,8 @@ class Contents:
         taken = self._stats[index, 0] >= 0
         if taken and hashlib.sha256(content).digest() != self._digests[index].tobytes():
             raise DataError(
-                f"{self._root / self._paths[index]} changed while the data set was being evaluated; run "
-                "again, with the files left alone"
+                f"{shown(self._root / self._paths[index])} changed while the data set was being evaluated; "
+                "run again, with the files left alone"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -148,9 +149,11 @@ def _stats(root: Path, paths: Sequence[str]) -> npt.NDArray[np.int64]:
         try:
             status = os.stat(full)
         except OSError as error:
-            raise DataError(f"{full}: cannot be read: {error.strerror}; is it a broken link?") from None
+            raise DataError(
+                f"{shown(full)}: cannot be read: {error.strerror}; is it a broken link?"
+            ) from None
         if not stat.S_ISREG(status.st_mode):
-            raise DataError(f"{full}: expected an image, found no regular file; remove it")
+            raise DataError(f"{shown(full)}: expected an image, found no regular file; remove it")
         keys[row] = _key(status)
     return keys
 
@@ -176,5 +179,5 @@ def _digest(path: Path) -> tuple[tuple[int, int, int, int], bytes, bool]:
                     latest = max(before.st_mtime_ns, before.st_ctime_ns)
                     return _key(before), sha256.digest(), latest < now - RACY
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    raise DataError(f"{path}: is being written to; run again when it is complete")
+        raise DataError(f"{shown(path)}: cannot be read: {error.strerror or error}") from None
+    raise DataError(f"{shown(path)}: is being written to; run again when it is complete")

@@ -9,13 +9,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
+from ..errors import DataError, OptionError, unknown
+from ..files import shown
 from .base import Dataset, file_fingerprint
 from .class_folders import read_class_folders, some
 from .contents import Contents
 from .decode import decode, read_content
 from .labels_csv import FILE, IMAGES, find_images, read_labels
 from .listing import ENDINGS, Listing, list_images
+
+LABELS = ("auto", "sorted")
 
 
 class Folder(Dataset):
@@ -27,8 +30,11 @@ class Folder(Dataset):
 
     Args:
         root: the folder.
+        labels: what class folders mean: "auto", by their names; or "sorted", counted in sorted order as
+            torchvision's ``ImageFolder`` does.
 
     Raises:
+        OptionError: no such ``labels``, or they are in a labels.csv.
         DataError: there is nothing usable at ``root``; see ``list_images``, ``read_class_folders``,
             ``read_labels`` and ``find_images`` for what can be wrong.
     """
@@ -38,13 +44,20 @@ class Folder(Dataset):
 
     contents: Contents
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, labels: str = "auto") -> None:
+        if labels not in LABELS:
+            raise OptionError(unknown("value of labels", str(labels), LABELS))
         self.root = Path(root)
         listing = list_images(self.root)
-        if (self.root / FILE).is_file():
+        if FILE not in listing.others:
+            self._use_class_folders(listing, labels)
+        elif labels == "auto":
             self._use_csv(listing)
         else:
-            self._use_class_folders(listing)
+            raise OptionError(
+                f"labels={labels} is for class folders, but {shown(self.root / FILE)} says which label each "
+                "image has; leave labels out, or remove the file"
+            )
         self.contents = Contents(self.root, self._paths)
         self.notes += _left_out(listing)
 
@@ -55,18 +68,18 @@ class Folder(Dataset):
             DataError: also where the file is no longer the one that the last fingerprint is of.
         """
         path = self.root / self._paths[index]
-        content = read_content(path, str(path))
+        content = read_content(path, shown(path))
         self.contents.check(index, content)
-        return decode(content, str(path))
+        return decode(content, shown(path))
 
     def fingerprint(self) -> str:
         """Return the sha256 over the sorted (relative path, sha256 of the bytes, label), as they are now."""
         return file_fingerprint(self.image_ids, self.contents.digests(), self.labels)
 
-    def _use_class_folders(self, listing: Listing) -> None:
+    def _use_class_folders(self, listing: Listing, labels: str) -> None:
         if not any(listing.folders.values()):
             raise DataError(_no_images(listing))
-        classes = read_class_folders(list(listing.folders))
+        classes = read_class_folders(list(listing.folders), labels)
         labelled = sorted(
             (image, classes.labels[folder]) for folder, images in listing.folders.items() for image in images
         )
@@ -74,7 +87,7 @@ class Folder(Dataset):
         self._paths: Sequence[str] = self.image_ids
         self.labels = np.array([label for _, label in labelled], dtype=np.int64)
         self.num_classes, self.class_names = classes.num_classes, classes.class_names
-        self.notes = (classes.note,)
+        self.notes, self.label_hint = classes.notes, classes.hint
         empty = [folder for folder, images in listing.folders.items() if not images]
         if empty:
             self.notes += (f"class folders without images: {len(empty)} ({some(empty)})",)
@@ -91,7 +104,7 @@ class Folder(Dataset):
         ]
         if rivals:
             raise DataError(
-                f"{self.root}: expected a {FILE} or class folders, found both ({some(rivals)}); "
+                f"{shown(self.root)}: expected a {FILE} or class folders, found both ({some(rivals)}); "
                 f"remove {FILE} to use the folders, or the folders to use {FILE}"
             )
         self._paths = find_images(rows, self.root)
@@ -114,6 +127,8 @@ def _left_out(listing: Listing) -> tuple[str, ...]:
     notes = []
     if others:
         notes.append(f"files that are not images, left out: {len(others)} ({some(others)})")
+    if listing.system:
+        notes.append(f"system folders and files, left out: {len(listing.system)} ({some(listing.system)})")
     if listing.hidden:
         notes.append(f"hidden files and folders, left out: {listing.hidden}")
     return tuple(notes)
@@ -125,7 +140,9 @@ def _no_images(listing: Listing) -> str:
         found.append(f"images outside of folders: {len(listing.loose)}")
     if listing.others:
         found.append(f"files of other kinds: {len(listing.others)} ({some(listing.others)})")
+    if listing.system:
+        found.append(f"system folders and files: {len(listing.system)} ({some(listing.system)})")
     return (
-        f"no images in class folders in {listing.root}: expected one folder per class with images "
+        f"no images in class folders in {shown(listing.root)}: expected one folder per class with images "
         f"({' '.join(ENDINGS)}), or a {FILE}; found {', '.join(found) or 'nothing'}"
     )

@@ -100,7 +100,8 @@ def test_what_is_left_out_is_noted(tmp_path):
     assert dataset.image_ids == ("cat/a.png",)
     assert dataset.notes[1:] == (
         "images outside the class folders, left out: 1",
-        "files that are not images, left out: 2 (Thumbs.db, cat/readme.txt)",
+        "files that are not images, left out: 1 (cat/readme.txt)",
+        "system folders and files, left out: 1 (Thumbs.db)",
         "hidden files and folders, left out: 3",
     )
 
