@@ -7,12 +7,15 @@ import io
 import os
 import pickle
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from robustbench_quest import files
 from robustbench_quest.datasets import content_cache, contents, loader
@@ -20,6 +23,8 @@ from robustbench_quest.datasets.contents import Contents
 from robustbench_quest.datasets.folder import Folder
 from robustbench_quest.datasets.loader import load_batches
 from robustbench_quest.errors import DataError
+from robustbench_quest.evaluation import evaluate
+from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.types import Preprocessing
 
 AS_IS = Preprocessing(4, 0)
@@ -123,6 +128,33 @@ def test_a_link_that_leads_elsewhere_is_noticed(tmp_path: Path, settled: None) -
     assert dataset.spec != before
 
 
+def test_results_of_other_pixels_are_never_shown_nor_resumed(tmp_path: Path) -> None:
+    root, store = make_set(tmp_path / "set"), str(tmp_path / "store")
+    brightness = nn.Linear(3 * 4 * 4, 2)
+    with torch.no_grad():
+        brightness.weight.copy_(torch.stack([torch.ones(48), -torch.ones(48)]))
+        brightness.bias.zero_()
+    model = Classifier(nn.Sequential(nn.Flatten(), brightness), size=4, resize=0)
+
+    def margins() -> list[float]:
+        dataset = Folder(root)
+        dataset.remember_contents_in(tmp_path / "store" / "contents")
+        records = evaluate(model, dataset, store=store, block_size=2)
+        return [abs(margin) for margin in records.column("margin").to_pylist()]
+
+    before = margins()
+    assert margins() == before
+    cells = list((tmp_path / "store" / "cells").glob("*/*"))
+    blocks = sorted(cells[0].glob("block-*.parquet"))
+    blocks[1].unlink()  # as if killed half-way
+    for path in root.rglob("*.bmp"):
+        status = path.stat()
+        path.write_bytes(bmp(200))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(set(margins())) == 1  # all images are alike now: no old block is among them
+    assert min(margins()) > max(before)
+
+
 # What is read
 
 
@@ -171,9 +203,9 @@ def test_files_with_a_time_in_the_future_are_read_again(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, folder = make_set(tmp_path / "set"), tmp_path / "kept"
-    now = contents.time.time_ns()
+    now = time.time_ns()
     os.utime(root / "0" / "0.bmp", ns=(now, now + 10**13))
-    monkeypatch.setattr(contents.time, "time_ns", lambda: now + 10**12)  # a quarter of an hour later
+    monkeypatch.setattr(time, "time_ns", lambda: now + 10**12)  # a quarter of an hour later
     fingerprint(root, folder)
     fingerprint(root, folder)
     assert reads[4:] == ["0.bmp"]
