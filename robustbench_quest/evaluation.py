@@ -19,11 +19,11 @@ from .environment import environment
 from .errors import DataError, OptionError, unknown
 from .protocols import load_protocol
 from .records import Records, column
-from .run import How, Note, Run
+from .run import How, Run
 from .store import Store, StoredCell, write_atomically
 from .tasks import task_of
 from .threats import kind_of
-from .types import CLEAN, AttackSide, Cell, DatasetSpec, ModelSpec, Threat
+from .types import CLEAN, AttackSide, Cell, DatasetSpec, ModelSpec, Note, Threat
 
 if TYPE_CHECKING:
     from .datasets.base import Dataset

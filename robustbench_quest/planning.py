@@ -20,10 +20,10 @@ from .evaluation import make_cell
 from .models.request import ModelRequest
 from .models.resolve import resolve_model
 from .protocols import Protocol, load_protocol
-from .run import How, Note, Run
+from .run import How, Run
 from .store import Store
 from .threats import kind_with, threat
-from .types import CLEAN, Cell, ModelSpec, Threat
+from .types import CLEAN, Cell, ModelSpec, Note, Threat
 
 if TYPE_CHECKING:
     from .checkpoints.setting import Setting

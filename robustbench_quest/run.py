@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from .errors import OptionError
 
 DEFAULT_BATCH = 32
-
-Note = Callable[[str], None]
-"""Told what a user should know, one line each."""
 
 
 @dataclass(frozen=True)

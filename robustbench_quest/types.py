@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 SCHEMA_VERSION = 2
+
+Note = Callable[[str], None]
+"""Told what a user should know, one line each."""
 
 OptionValue = str | int | float | bool
 Options = tuple[tuple[str, OptionValue], ...]

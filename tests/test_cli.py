@@ -250,7 +250,9 @@ def test_list_shows_the_settings_behind_a_name(cli: Cli) -> None:
     assert re.search(r"^  eps +required +the budget, as", out, re.MULTILINE)
     assert re.search(r"^  steps +20 +gradient steps per restart, at least 1\.$", out, re.MULTILINE)
     assert re.search(r"estimator +mean +mean, median", cli("list", "attention", "elliptical", group=True).out)
-    assert re.search(r"root +required", cli("list", "datasets", "folder", group=True).out)
+    assert re.search(
+        r"labels +auto +what class folders mean", cli("list", "datasets", "folder", group=True).out
+    )
     assert "no settings" in cli("list", "datasets", "digits", group=True).out
     assert re.search(r"eps +1/255", cli("list", "protocols", "pixel", group=True).out)
     wrong = cli("list", "attacks", "pdg", group=True)

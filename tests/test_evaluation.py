@@ -177,7 +177,7 @@ def test_labels_that_the_model_cannot_predict_are_refused(model: Classifier) -> 
 
 def test_another_number_of_classes_is_refused(digits: Dataset) -> None:
     wide = Classifier(Rule(lambda x: x.flatten(1)[:, :1000], num_classes=1000), size=32, resize=0)
-    with pytest.raises(DataError, match="digits has 10 classes, the model 1000; check --data and --ckpt"):
+    with pytest.raises(DataError, match="10 classes, the model 1000; check `root` and `checkpoint`"):
         rbq.evaluate(wide, digits)
 
 

@@ -73,12 +73,11 @@ def _attention_settings(name: str) -> Iterator[Setting]:
 
 
 def _dataset_settings(name: str) -> Iterator[Setting]:
-    reader = DATASETS.load(name)
-    meanings = documented(reader)
-    for parameter in inspect.signature(reader).parameters.values():
-        needed = parameter.default is inspect.Parameter.empty
-        default = "required" if needed else str(parameter.default)
-        yield parameter.name, default, meanings.get(parameter.name, "")
+    from ..datasets.base import dataset_options
+
+    meanings = documented(DATASETS.load(name))
+    for option, default in dataset_options(name).items():
+        yield option, str(default), meanings.get(option, "")
 
 
 def _protocol_settings(name: str) -> Iterator[Setting]:

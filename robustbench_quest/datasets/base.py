@@ -17,8 +17,8 @@ import numpy.typing as npt
 from ..errors import DataError, OptionError, unknown
 from ..files import shown
 from ..registry import DATASETS
-from ..types import DatasetSpec, canonical
-from .contents import Contents, Note
+from ..types import DatasetSpec, Note, canonical
+from .contents import Contents
 from .order import fixed_order
 
 

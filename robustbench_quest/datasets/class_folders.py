@@ -131,7 +131,8 @@ def _by_sorted_name(names: Sequence[str], how: str, hint: str = "") -> ClassFold
 
 def _sorted(names: Sequence[str]) -> str:
     return (
-        f"open the data set with labels=sorted, which counts the {len(names)} folders from 0 in sorted order"
+        "open the data set with `dataset_options` labels=sorted, which counts the "
+        f"{len(names)} folders from 0 in sorted order"
     )
 
 

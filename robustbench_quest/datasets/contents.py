@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from ..files import shown
+from ..types import Note
 from .content_cache import DIGEST, STAT, Digests, keep, recall
 
 RACY = 2_000_000_000  # ns; the coarsest clock of a file system in use
@@ -31,8 +32,6 @@ _AT_ONCE = 256  # files between two looks at the clock; an interrupt waits for t
 _SAVE_EVERY = 60.0  # seconds of reading that a kill may lose
 _POSITIVE = 2**63 - 1
 _ATTEMPTS = 3
-
-Note = Callable[[str], None]
 
 
 class Contents:

@@ -66,17 +66,19 @@ class Classification(Task):
     def check(self, model: ModelSpec, dataset: Dataset) -> None:
         """Refuse labels that the model cannot predict."""
         labels = dataset.labels
+        hint = f"; {dataset.label_hint}" if dataset.label_hint else ""
         low, high = int(labels.min()), int(labels.max())
         if high >= model.num_classes or low < 0:
             worst = int(labels.argmax()) if high >= model.num_classes else int(labels.argmin())
             raise DataError(
                 f"label {int(labels[worst])} of {dataset.image_ids[worst]} is out of range: the model has "
-                f"classes 0-{model.num_classes - 1}; check the labels, or take the checkpoint for this data"
+                f"classes 0-{model.num_classes - 1}; check the labels, or take the checkpoint for this "
+                f"data{hint}"
             )
         if dataset.num_classes is not None and dataset.num_classes != model.num_classes:
             raise DataError(
                 f"data set {dataset.name} has {dataset.num_classes} classes, the model {model.num_classes}; "
-                "check --data and --ckpt"
+                f"check `root` and `checkpoint`{hint}"
             )
 
     def targets(self, dataset: Dataset, indices: npt.NDArray[np.int64]) -> Tensor:

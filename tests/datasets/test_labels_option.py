@@ -15,7 +15,7 @@ from robustbench_quest.datasets.imagenet_classes import wnids
 from robustbench_quest.errors import DataError, OptionError
 
 IMAGENETTE = ("n01440764", "n02102040", "n02979186", "n03000684", "n03028079", "n03394916", "n03417042")
-SORTED = "open the data set with labels=sorted, which counts the"
+SORTED = "open the data set with `dataset_options` labels=sorted, which counts the"
 
 
 def classes(root: Path, *names: str) -> Path:
