@@ -12,8 +12,7 @@ class Setting:
     """One line of ``--explain``.
 
     Args:
-        name: of the setting.
-        value: the one that is used.
+        name, value: the setting, and the value that is used.
         source: who gave it.
         others: what sources that were not followed say, as "source: value; source: value", and other remarks.
         guessed: what of it nothing declared.
@@ -32,7 +31,7 @@ class Setting:
 
 
 def pick(name: str, said: Iterable[tuple[str, Any]]) -> Setting | None:
-    """Return the setting as the first of several (source, value) has it; None says nothing.
+    """Return the setting as the first of several (source, value) has it; a value of None says nothing.
 
     >>> pick("arch", [("flag", None), ("sidecar", "a"), ("args", "b")])
     Setting(name='arch', value='a', source='sidecar', others='args: b', guessed=())
@@ -44,39 +43,32 @@ def pick(name: str, said: Iterable[tuple[str, Any]]) -> Setting | None:
 def merge(said: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Setting]:
     """Return every option of several (source, options), each as the first source that has it gives it."""
     names = dict.fromkeys(name for _, options in said for name in options)
-    return {
-        name: _first(name, [(s, options[name]) for s, options in said if name in options], f"{name}=")
-        for name in names
-    }
+    given = {name: [(source, options[name]) for source, options in said if name in options] for name in names}
+    return {name: _first(name, given[name], f"{name}=") for name in names}
 
 
 def joined(name: str, value: Any, options: Iterable[Setting], main: Setting | None = None) -> Setting:
-    """Return one setting for several options: their sources, one for all or "main; option, option: source".
+    """Return several options as one setting; ``main`` is what they are options of, if anything.
 
     >>> joined("x", 0, [Setting("layers", "1-", "args"), Setting("estimator", "mean", "flag")]).source
     'layers: args; estimator: flag'
-
-    Args:
-        name, value: of the setting.
-        options: its parts.
-        main: what they are options of, if anything; its source goes without saying.
     """
-    options = list(options)
+    parts = [*([main] if main else []), *options]
     groups: dict[str, list[str]] = {}
-    for option in options:
-        groups.setdefault(option.source, []).append(option.name)
-    if main is None and len(groups) == 1:
-        sources = list(groups)
-    else:
-        sources = [main.source] if main else []
-        sources += [f"{', '.join(n)}: {source}" for source, n in groups.items() if source not in sources]
-    parts = [main, *options] if main else options
-    return Setting(name, value, "; ".join(sources), remarks(part.others for part in parts))
+    for part in parts:
+        groups.setdefault(part.source, []).append(part.name)
+    named = {
+        source: source
+        if len(groups) == 1 or (main and source == main.source)
+        else f"{', '.join(n)}: {source}"
+        for source, n in groups.items()
+    }
+    return Setting(name, value, "; ".join(named.values()), remarks(part.others for part in parts))
 
 
 def remarks(texts: Iterable[str]) -> str:
     """Return those that say something, as one text."""
-    return "; ".join(text for text in texts if text)
+    return "; ".join(filter(None, texts))
 
 
 def _first(name: str, given: Sequence[tuple[str, Any]], prefix: str) -> Setting:

@@ -72,6 +72,21 @@ def timm_sources(name: str, classes: int) -> list[Source]:
     return [from_timm(name, config), *(replace(from_timm(t, given), name=t) for t, given in configs.items())]
 
 
+def timm_sources_of(module: nn.Module, name: str) -> list[Source]:
+    """Return the preprocessing that a module of timm's carries, as ``timm_sources``; ``name`` is shown.
+
+    timm gives a model that is built by its bare name the tag of its default: that tag says no more.
+    """
+    config = getattr(module, "pretrained_cfg", None)
+    if not isinstance(config, dict) or "crop_pct" not in config:
+        return []
+    arch = str(config.get("architecture"))
+    default = timm_config(arch) if timm.is_model(arch) else None
+    bare = default is not None and default.get("tag") == config.get("tag")
+    rivals = timm_sources(arch, getattr(module, "num_classes", 0))[1:] if bare else []
+    return [from_timm(name, config), *rivals]
+
+
 def build(name: str, options: Mapping[str, Any], *, device: torch.device | None = None) -> nn.Module:
     """Return an untrained model in eval mode; the caller guards the global random state.
 

@@ -53,10 +53,10 @@ class Choice:
 OWN = Choice(None, Setting("attention", "own", "as the model is built"))
 
 
-def heads_setting(module: nn.Module) -> list[Setting]:
-    """Return the number of heads as a setting; none for a model without attention."""
+def heads_setting(module: nn.Module) -> Setting | None:
+    """Return the number of heads as a setting, or None for a model without attention."""
     text = heads_text(module)
-    return [Setting("heads", text, "the model as built")] if text else []
+    return Setting("heads", text, "the model as built") if text else None
 
 
 def choose_for(

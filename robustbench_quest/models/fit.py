@@ -8,6 +8,8 @@ import torch
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
+from ..checkpoints.setting import Setting
+from ..checkpoints.state_dict import unwrapped
 from ..errors import CheckpointError, OptionError
 from .architectures import distilled_hint, input_size, position_embeddings
 
@@ -16,29 +18,26 @@ _SHOWN = 3
 
 def misfits(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
     """Return what does not fit, with the first few names, shapes and counts; "" when all does."""
+    both = [(key, found[key], tensor) for key, tensor in expected.items() if key in found]
+    kinds = {
+        "missing": [f"{key} {_shape(t)}" for key, t in expected.items() if key not in found],
+        "unexpected": [f"{key} {_shape(t)}" for key, t in found.items() if key not in expected],
+        "of another shape": [
+            f"{key}: {_shape(ours)} in the file, {_shape(t)} in the model"
+            for key, ours, t in both
+            if ours.shape != t.shape
+        ],
+        "of another kind": [
+            f"{key}: {ours.dtype} in the file, {t.dtype} in the model".replace("torch.", "")
+            for key, ours, t in both
+            if ours.is_floating_point() != t.is_floating_point()
+        ],
+    }
     parts = []
-    missing = [f"{key} {_shape(tensor)}" for key, tensor in expected.items() if key not in found]
-    unexpected = [f"{key} {_shape(tensor)}" for key, tensor in found.items() if key not in expected]
-    other = [
-        f"{key}: {_shape(found[key])} in the file, {_shape(tensor)} in the model"
-        for key, tensor in expected.items()
-        if key in found and found[key].shape != tensor.shape
-    ]
-    kinds = [
-        f"{key}: {found[key].dtype} in the file, {tensor.dtype} in the model".replace("torch.", "")
-        for key, tensor in expected.items()
-        if key in found and found[key].is_floating_point() != tensor.is_floating_point()
-    ]
-    for label, names in (
-        ("missing", missing),
-        ("unexpected", unexpected),
-        ("of another shape", other),
-        ("of another kind", kinds),
-    ):
-        if names:
-            more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            parts.append(f"{len(names)} {label} ({', '.join(names[:_SHOWN])}{more})")
-    return "; ".join(parts)
+    for label, names in kinds.items():
+        more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        parts.append(f"{len(names)} {label} ({', '.join(names[:_SHOWN])}{more})" if names else "")
+    return "; ".join(filter(None, parts))
 
 
 def non_finite(tensors: Mapping[str, Tensor]) -> str:
@@ -80,13 +79,29 @@ def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], file: str, su
         raise CheckpointError(f"{file}: {problem}; its training diverged, or the file is damaged")
 
 
-def check_size(module: nn.Module, size: int, asked: int | None) -> None:
-    """Refuse preprocessing of another size than the model is built for.
+def to_float32(module: nn.Module) -> Setting | None:
+    """Make the module float32 in place, and return what was done, or None where it was that already."""
+    tensors = (*module.parameters(), *module.buffers())
+    other = {str(t.dtype).removeprefix("torch.") for t in tensors if t.is_floating_point()} - {"float32"}
+    if not other:
+        return None
+    module.float()
+    return Setting("dtype", "float32", f"converted from {', '.join(sorted(other))}")
 
-    Args:
-        module: the model.
-        size: what the preprocessing gives, pixels.
-        asked: the image size that the user asks for, or None.
+
+def under_own_keys(module: nn.Module, stored: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the tensors under the keys that a user's model has: as stored, or without wrappers' prefixes.
+
+    Where none fits, those that share most keys with the model, for the message.
+    """
+    expected = module.state_dict()
+    forms = list(unwrapped(stored))
+    fitting = (form for form in forms if not misfits(expected, form))
+    return next(fitting, max(forms, key=lambda form: len(set(form) & set(expected))))
+
+
+def check_size(module: nn.Module, size: int, asked: int | None) -> None:
+    """Refuse preprocessing of another ``size`` than the model takes; ``asked`` is what the user asks for.
 
     Raises:
         OptionError: with the sizes.

@@ -36,19 +36,18 @@ class Architecture:
     declared: Mapping[str, Setting]
     candidates: tuple[str, ...]
 
-    def options_setting(self, options: Mapping[str, OptionValue], asked: int | None) -> Setting:
-        """Return the options that the model is built with as one setting.
+    def given(self) -> dict[str, OptionValue]:
+        """Return the declared options."""
+        return {name: option.value for name, option in self.declared.items()}
 
-        Args:
-            options: all of them; those that nothing declares are as the tensors have them.
-            asked: the image size that the user asks for, or None.
-        """
-        tensors = "tensors in the file"
-        found = {name: self.declared.get(name) or Setting(name, v, tensors) for name, v in options.items()}
+    def options_setting(self, options: Mapping[str, OptionValue], asked: int | None) -> Setting:
+        """Return all ``options`` as one setting; ``asked`` is the image size that is asked for, or None."""
+        rest = {name: Setting(name, value, "tensors in the file") for name, value in options.items()}
+        parts = {**rest, **self.declared}
         if asked is not None and "img_size" in options:
-            found["img_size"] = Setting("img_size", asked, FLAG)
+            parts["img_size"] = Setting("img_size", asked, FLAG)
         text = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
-        return joined("arch options", text, found.values())
+        return joined("arch options", text, parts.values())
 
 
 @dataclass(frozen=True)

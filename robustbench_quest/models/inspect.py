@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..checkpoints.containers import shown
-from ..checkpoints.file import read_checkpoint
 from ..checkpoints.setting import Setting
 from ..checkpoints.state_dict import CLASSIFIER
 from ..device import META
@@ -24,7 +23,7 @@ from .attention_choice import variants_by_keys
 from .fit import non_finite
 from .infer import infer
 from .request import ModelRequest
-from .resolve import Findings, as_in_a_fresh_process, resolve
+from .resolve import Findings, resolve
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,11 @@ def inspect_checkpoint(path: str | Path, **options: Any) -> Inspection:
         OptionError: options that exclude each other.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    request = ModelRequest(checkpoint=str(path), **given)
     problems: list[str] = []
-    with as_in_a_fresh_process():
-        checkpoint = read_checkpoint(path)
-        found = resolve(request, checkpoint, problems)
-        facts = _contents(found) | _model(found, problems)
+    found = resolve(ModelRequest(checkpoint=str(path), **given), problems)
+    facts = _contents(found) | _model(found, problems)
+    checkpoint = found.checkpoint
+    assert checkpoint is not None  # a file that cannot be read raises
     if found.stored is not None:
         problems += filter(None, [non_finite(found.stored)])
     return Inspection(

@@ -11,7 +11,7 @@ from ..device import resolve_device
 from ..types import OptionValue
 from .classifier import Classifier
 from .request import ModelRequest
-from .resolve import as_in_a_fresh_process, read, resolve
+from .resolve import as_in_a_fresh_process, resolve
 
 
 def load_model(
@@ -78,29 +78,25 @@ def load_model(
 
 
 def load_request(request: ModelRequest, device: str | torch.device = "auto") -> Classifier:
-    """Return the classifier that a request describes, on ``device``.
-
-    Its ``spec`` is the one that ``resolve.resolve_model`` gives for the request, as long as the file is the
-    same.
+    """Return the classifier that a request describes; its ``spec`` is that of ``resolve.resolve_model``.
 
     Raises:
         CheckpointError, OptionError: as ``load_model``.
     """
     target = resolve_device(device)
+    found = resolve(request)
+    assert found.resolved is not None  # a step that fails raises
+    assert found.build is not None
+    spec = found.resolved.spec
     with as_in_a_fresh_process():
-        found = resolve(request, read(request))
-        assert found.resolved is not None  # a step that fails raises
-        assert found.build is not None
-        spec = found.resolved.spec
-        preprocessing = spec.preprocessing
         return Classifier(
             found.build().to(target),
-            preprocessing.mean,
-            preprocessing.std,
-            preprocessing.size,
-            resize=preprocessing.resize,
-            interpolation=preprocessing.interpolation,
-            crop_mode=preprocessing.crop_mode,
+            spec.preprocessing.mean,
+            spec.preprocessing.std,
+            spec.preprocessing.size,
+            resize=spec.preprocessing.resize,
+            interpolation=spec.preprocessing.interpolation,
+            crop_mode=spec.preprocessing.crop_mode,
             spec=spec,
             trained_on=found.resolved.trained_on,
             explanation=found.resolved.settings,

@@ -99,7 +99,7 @@ def test_weights_are_called_what_they_are(save_pt: Save, names: tuple[str, ...],
     ],
 )
 def test_the_choice_of_weights(names: tuple[str, ...], weights: str, chosen: str) -> None:
-    assert choose_container(names, weights) == chosen
+    assert choose_container({name: {"head.weight": ONE} for name in names}, weights) == chosen
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_choice_of_weights(names: tuple[str, ...], weights: str, chosen: str
 )
 def test_weights_that_are_not_there(names: tuple[str, ...], weights: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        choose_container(names, weights)
+        choose_container({name: {"head.weight": ONE} for name in names}, weights)
 
 
 def test_raw_and_average_are_told_apart_and_recorded(save_pt: Save) -> None:
