@@ -6,35 +6,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .classifier import Classifier
-    from .inspect import Inspection, inspect_checkpoint
-    from .load import load_model, load_request
-    from .request import ModelRequest
-    from .resolve import Resolved, resolve_model
+    from .classifier import Classifier as Classifier
+    from .inspect import inspect_checkpoint as inspect_checkpoint
+    from .load import load_model as load_model
+    from .load import load_request as load_request
+    from .request import ModelRequest as ModelRequest
+    from .resolve import Resolved as Resolved
+    from .resolve import resolve_model as resolve_model
 
-_PUBLIC = {
-    "Classifier": "classifier",
-    "Inspection": "inspect",
-    "ModelRequest": "request",
-    "Resolved": "resolve",
-    "inspect_checkpoint": "inspect",
-    "load_model": "load",
-    "load_request": "load",
-    "resolve_model": "resolve",
+_PLACES = {
+    "classifier": ("Classifier",),
+    "inspect": ("inspect_checkpoint",),
+    "load": ("load_model", "load_request"),
+    "request": ("ModelRequest",),
+    "resolve": ("Resolved", "resolve_model"),
 }
-__all__ = [
-    "Classifier",
-    "Inspection",
-    "ModelRequest",
-    "Resolved",
-    "inspect_checkpoint",
-    "load_model",
-    "load_request",
-    "resolve_model",
-]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f".{place}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

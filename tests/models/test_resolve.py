@@ -1,20 +1,26 @@
-"""Which declaration wins, what is said of the others, and what is refused instead of being ignored."""
+"""Which declaration wins and what is said of the others; and that resolving is loading without weights."""
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-from small_checkpoints import TINY, Save, deit_args, facts, hollow, image, named, tiny
+from small_checkpoints import TINY, Save, deit_args, facts, hollow, image, named, random_states, tiny
+from torch import Tensor, nn
 
 from robustbench_quest.attention.elliptical import canonical_layers
 from robustbench_quest.checkpoints.setting import Setting
 from robustbench_quest.errors import CheckpointError, OptionError
 from robustbench_quest.models.classifier import Classifier
-from robustbench_quest.models.load import load_model
+from robustbench_quest.models.load import load_model, load_request
+from robustbench_quest.models.request import ModelRequest
+from robustbench_quest.models.resolve import resolve_model
 
 SMALL = {"depth": 1, "embed_dim": 24, "num_heads": 3}
 SWIN = "swin_tiny_patch4_window7_224"
@@ -224,3 +230,139 @@ def test_the_one_text_names_the_same_layers() -> None:
         ends = torch.randint(1, 16, (4, 2), generator=generator).sort(dim=1).values.tolist()
         text = ",".join(f"{low}-{high}" for low, high in ends)
         assert layers_of(canonical_layers(text)) == layers_of(text)
+
+
+USERS = """
+import timm
+from torch import nn
+
+def build(depth=2):
+    return timm.models.VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=depth, num_heads=3,
+                                         mlp_ratio=2, num_classes=5)
+
+class Mean(nn.Module):
+    def __init__(self, dim, num_heads, qkv_bias):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return self.proj(x.mean(1, keepdim=True).expand_as(x))
+"""
+PIXELS: dict[str, Any] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"attention": "quest"},
+    {"attention": "elliptical", "attention_options": {"layers": 1, "estimator": "median"}},
+    {"img_size": 32, "weights": "ema"},
+    {"attention": "USERS:Mean", "interpolation": "bilinear", "resize": 20},
+    {"model": "USERS:build"},
+    {"model": "USERS:build", "attention": "qnorm"},
+    {"model": "USERS:build", "model_options": {"depth": 1}, "checkpoint": None, **PIXELS},
+]
+
+
+@pytest.mark.parametrize("options", REQUESTS)
+def test_resolving_gives_what_loading_gives(save_pt: Save, tmp_path: Path, options: dict[str, Any]) -> None:
+    (tmp_path / "users.py").write_text(USERS)
+    path = save_pt({"model": tiny().state_dict(), "model_ema": tiny().state_dict(), "rbq": facts()})
+    texts = {
+        key: value.replace("USERS", str(tmp_path / "users.py"))
+        for key, value in options.items()
+        if isinstance(value, str)
+    }
+    request = ModelRequest(**{"checkpoint": str(path), **options, **texts})
+    before = random_states()
+    found, model = resolve_model(request), load_request(request, "cpu")
+    assert random_states() == before
+    assert found.spec == model.spec
+    assert found.settings == model.explanation
+    assert found.trained_on == model.trained_on
+    with torch.inference_mode():
+        assert resolve_model(request) == found
+
+
+def test_resolving_allocates_no_weights(save_pt: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: set[str] = set()
+    register = nn.Module.register_parameter
+
+    def recording(self: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        devices.update([] if parameter is None else [parameter.device.type])
+        register(self, name, parameter)
+
+    monkeypatch.setattr(nn.Module, "register_parameter", recording)
+    request = ModelRequest(checkpoint=str(save_pt({"model": tiny().state_dict(), "rbq": facts()})))
+    resolve_model(request)
+    assert devices == {"meta"}
+    load_request(request, "cpu")
+    assert len(devices) == 2  # the recording works
+
+
+def tensors_alive() -> int:
+    gc.collect()
+    return sum(isinstance(item, Tensor) for item in gc.get_objects())
+
+
+def test_eight_resolved_models_hold_no_tensors(save_pt: Save, tmp_path: Path) -> None:
+    (tmp_path / "users.py").write_text(USERS)
+    path = str(save_pt({"model": tiny().state_dict(), "rbq": facts()}))
+    requests = [ModelRequest(checkpoint=path)] * 6
+    requests += [ModelRequest(checkpoint=path, model=f"{tmp_path}/users.py:build")] * 2
+    resolve_model(requests[-1])
+    before = tensors_alive()
+    found = [resolve_model(request) for request in requests]
+    assert tensors_alive() == before
+    loaded = load_request(requests[0], "cpu")
+    assert tensors_alive() > before  # the count works
+    assert len(found) == 8
+    assert found[0].spec == loaded.spec
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import timm
+from robustbench_quest.models.request import ModelRequest
+from robustbench_quest.models.resolve import resolve_model
+
+def megabytes(key):
+    return int(re.search(key + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+before = megabytes("VmRSS")
+spec = resolve_model(ModelRequest(sys.argv[1], arch="vit_tiny_patch16_224", attention="standard")).spec
+print(megabytes("VmHWM") - before, spec.num_classes)
+"""
+
+
+@pytest.mark.shared
+def test_resolving_the_real_vit_takes_under_40_megabytes(real_vit: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("this system does not tell a process's peak memory")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(real_vit)], capture_output=True, text=True, check=True
+    )
+    added, classes = done.stdout.split()
+    assert (float(added) < 40, classes) == (True, "1000"), f"{added} MB"
+
+
+def test_damage_that_needs_values_shows_when_the_model_is_built(save_safetensors: Save) -> None:
+    state = tiny().state_dict()
+    state["norm.bias"][0] = float("nan")
+    request = ModelRequest(checkpoint=str(save_safetensors(state, facts())))
+    assert resolve_model(request).spec.num_classes == 5
+    with pytest.raises(CheckpointError, match=r"norm\.bias holds 1 values that are not finite"):
+        load_request(request)
+
+
+def test_a_renamed_file_shows_its_new_name(save_safetensors: Save) -> None:
+    state = tiny().state_dict()
+    old, new = (save_safetensors(state, facts(), name=f"{name}.safetensors") for name in ("old", "new"))
+    specs = [resolve_model(ModelRequest(checkpoint=str(path))).spec for path in (old, new)]
+    assert [spec.name for spec in specs] == ["old", "new"]
+    assert specs[0].identity() == specs[1].identity()
+
+
+def test_an_asked_image_size_is_said_to_be_asked_for(save_safetensors: Save) -> None:
+    model = load_model(save_safetensors(tiny().state_dict(), facts()), img_size=32)
+    source = row(model, "arch options").source
+    assert "img_size: flag" in source
+    assert "depth" in source.partition("metadata in the file")[0]
