@@ -38,6 +38,9 @@ class Layer:
     shared: PreviousValues
 
 
+Make = Callable[[Any, Layer, Mapping[str, OptionValue]], nn.Module]
+
+
 @dataclass(frozen=True)
 class Variant:
     """One attention variant.
@@ -46,41 +49,44 @@ class Variant:
         parameters: names of the parameters beyond a standard attention's, relative to the attention module.
         options: name -> (default, the allowed values or, where they cannot be listed, what they mean).
         make: makes the module that takes the place of an attention, from that attention, where it stands and
-            the options; ``from_edit`` gives it for an edit of queries and keys.
+            the options.
         cross: whether the variant is defined for cross-attention.
     """
 
     parameters: tuple[str, ...]
     options: Mapping[str, tuple[OptionValue, tuple[str, ...] | str]]
-    make: Callable[[Any, Layer, Mapping[str, OptionValue]], nn.Module]
+    make: Make
     cross: bool = True
     version: int = 1
 
 
-def from_edit(
-    edit: Callable[[Layer, Mapping[str, OptionValue]], Edit],
-) -> Callable[[Any, Layer, Mapping[str, OptionValue]], nn.Module]:
+def _edits(edit: Callable[[Layer, Mapping[str, OptionValue]], Edit]) -> Make:
     """Return the ``make`` of a variant that edits queries and keys and keeps the rest."""
     return lambda old, layer, options: around(old, edit(layer, options))
 
 
+@_edits
 def _standard(layer: Layer, _: Mapping[str, OptionValue]) -> Edit:
     return Edit(nn.Identity(), nn.Identity(), layer.head_dim**-0.5)
 
 
+@_edits
 def _quest(_: Layer, __: Mapping[str, OptionValue]) -> Edit:
     return Edit(nn.Identity(), L2Norm(), 1.0)
 
 
+@_edits
 def _qnorm(_: Layer, __: Mapping[str, OptionValue]) -> Edit:
     return Edit(L2Norm(), nn.Identity(), 1.0)
 
 
+@_edits
 def _head_scale(_: Layer, options: Mapping[str, OptionValue]) -> Edit:
     scale = HeadScale(str(options["param"]), float(options["max_scale"]))
     return Edit(L2Norm(), L2Norm(), 1.0, head_scale=scale)
 
 
+@_edits
 def _dimension_scale(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
     dim, mode = layer.head_dim, options["mode"]
     if mode == "l2":
@@ -90,6 +96,7 @@ def _dimension_scale(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
     return Edit(LayerNorm(dim, NORM_EPS, bias=False), LayerNorm(dim, NORM_EPS, bias=False), dim**-0.5)
 
 
+@_edits
 def _layer_norm(layer: Layer, _: Mapping[str, OptionValue]) -> Edit:
     dim = layer.head_dim
     return Edit(LayerNorm(dim, NORM_EPS), LayerNorm(dim, NORM_EPS), dim**-0.5)
@@ -104,10 +111,12 @@ def _metric(layer: Layer, options: Mapping[str, OptionValue]) -> Metric:
     )
 
 
+@_edits
 def _elliptical(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
     return Edit(nn.Identity(), nn.Identity(), layer.head_dim**-0.5, metric=_metric(layer, options))
 
 
+@_edits
 def _elliptical_quest(layer: Layer, options: Mapping[str, OptionValue]) -> Edit:
     on_sphere = options["keys"] == "sphere"
     k_norm = L2Norm() if on_sphere else nn.Identity()
@@ -119,28 +128,21 @@ _ELLIPTICAL_OPTIONS: dict[str, tuple[OptionValue, tuple[str, ...] | str]] = {
     "layers": ("1-", "layers that use M, such as 1-11, 1,3,5 or 1- (to the last); layer 0 has none"),
 }
 
-STANDARD = Variant((), {}, from_edit(_standard))
-QUEST = Variant((), {}, from_edit(_quest))
-QNORM = Variant((), {}, from_edit(_qnorm))
+STANDARD = Variant((), {}, _standard)
+QUEST = Variant((), {}, _quest)
+QNORM = Variant((), {}, _qnorm)
 QKNORM_HS = Variant(
     ("logit_scale",),
     {"param": ("log", ("log", "linear")), "max_scale": (100.0, "largest scale of the log form")},
-    from_edit(_head_scale),
+    _head_scale,
 )
 QKNORM_DS = Variant(
-    ("q_norm.weight", "k_norm.weight"),
-    {"mode": ("l2", ("l2", "rms", "ln-nobias"))},
-    from_edit(_dimension_scale),
+    ("q_norm.weight", "k_norm.weight"), {"mode": ("l2", ("l2", "rms", "ln-nobias"))}, _dimension_scale
 )
-QKNORM_LN = Variant(
-    ("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"), {}, from_edit(_layer_norm)
-)
-ELLIPTICAL = Variant((), _ELLIPTICAL_OPTIONS, from_edit(_elliptical), cross=False)
+QKNORM_LN = Variant(("q_norm.weight", "q_norm.bias", "k_norm.weight", "k_norm.bias"), {}, _layer_norm)
+ELLIPTICAL = Variant((), _ELLIPTICAL_OPTIONS, _elliptical, cross=False)
 ELLIPTICAL_QUEST = Variant(
-    (),
-    {**_ELLIPTICAL_OPTIONS, "keys": ("sphere", ("sphere", "ellipse"))},
-    from_edit(_elliptical_quest),
-    cross=False,
+    (), {**_ELLIPTICAL_OPTIONS, "keys": ("sphere", ("sphere", "ellipse"))}, _elliptical_quest, cross=False
 )
 
 # The names are the registry's, which can be listed without importing torch.

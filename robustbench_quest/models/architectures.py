@@ -1,7 +1,7 @@
 """timm's architectures: their names, their preprocessing, and building them without weights.
 
-Nothing here can reach a network: models are built with ``pretrained=False``, and names that would fetch are
-refused.
+Nothing here can reach a network: timm builds without pretrained weights unless asked, and names that would
+fetch are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
@@ -112,23 +112,15 @@ def build(name: str, options: Mapping[str, Any], *, device: torch.device | None 
 
 
 def _constructed(name: str, options: Mapping[str, Any]) -> nn.Module:
-    if name == PLAIN:
-        model: nn.Module = timm.models.VisionTransformer(**options)
-    else:
-        model = timm.create_model(name, pretrained=False, **options)
-    return model.eval()
+    plain = name == PLAIN
+    model = timm.models.VisionTransformer(**options) if plain else timm.create_model(name, **options)
+    return cast(nn.Module, model.eval())
 
 
 def fitted_options(
-    name: str,
-    tensors: Mapping[str, Tensor],
-    declared: Mapping[str, OptionValue],
-    img_size: int | None = None,
+    name: str, tensors: Mapping[str, Tensor], declared: Mapping[str, OptionValue], img_size: int | None = None
 ) -> dict[str, OptionValue]:
-    """Return the options to build with: as declared, else as the tensors have them.
-
-    Args:
-        img_size: the image size that is asked for, which comes before that of the tensors, or None.
+    """Return the options to build with: ``img_size`` if asked for, as declared, else as the tensors are.
 
     Raises:
         CheckpointError: the state dict has no classifier, or positions that are no square grid.
@@ -210,11 +202,7 @@ def _classes(name: str, tensors: Mapping[str, Tensor]) -> int:
 
 
 def _image_size(tensors: Mapping[str, Tensor], native: nn.Module) -> int | None:
-    """Return the image size that the positions were made for, or None where it is the native one.
-
-    Raises:
-        CheckpointError: they form no square grid.
-    """
+    """Return the image size that the positions were made for, or None where it is the native one."""
     for key, positions in position_embeddings(native).items():
         if key not in tensors or tensors[key].ndim != 3:
             continue

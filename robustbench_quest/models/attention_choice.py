@@ -109,10 +109,25 @@ def choose_attention(
     """
     setting = declared("attention", declarations)
     if setting is not None and split_target(str(setting.value)) is not None:
-        return _users_class(setting, declarations, file)
+        if setting.source != FLAG:  # code runs only when the user names it
+            raise CheckpointError(
+                f"{setting.source} of {file} names code to run (attention {setting.value}); only the flag "
+                f"may: add --attention {setting.value} if you trust it"
+            )
+        user = load_user_attention(setting.value, declarations[0].attention_options or {})
+        return Choice(user.spec, replace(setting, value=str(user.spec)), user)
     fitting = variants_by_keys(tensors)
-    if setting is None:
-        setting = Setting("attention", _by_keys(fitting, tensors, file), "keys in the file")
+    if setting is None and len(fitting) > 1:
+        raise OptionError(
+            f"{file} does not say which attention it was trained with, and its keys fit {', '.join(fitting)} "
+            f"alike; give --attention NAME, or `attention: NAME` in {file}.yaml"
+        )
+    if setting is None and not fitting:
+        raise OptionError(
+            f"{file} has {_describe(tensors)}, which no built-in attention has ({', '.join(VARIANTS)}); "
+            "give --attention FILE.py:CLASS"
+        )
+    setting = setting or Setting("attention", fitting[0], "keys in the file")
     choice = _variant(setting, declarations)
     if by_keys and setting.value not in fitting:
         fits = f"they are those of {', '.join(fitting)}" if fitting else "no built-in attention has those"
@@ -129,17 +144,6 @@ def variants_by_keys(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Return the variants whose keys the state dict has; none where it has keys of no variant."""
     extra = _extra_parameters(tensors)
     return tuple(name for name, variant in VARIANTS.items() if frozenset(variant.parameters) == extra)
-
-
-def _users_class(setting: Setting, declarations: Sequence[Declaration], file: str) -> Choice:
-    """Return the user's class; code runs only when the user names it."""
-    if setting.source != FLAG:
-        raise CheckpointError(
-            f"{setting.source} of {file} names code to run (attention {setting.value}); only the flag "
-            f"may: add --attention {setting.value} if you trust it"
-        )
-    user = load_user_attention(setting.value, declarations[0].attention_options or {})
-    return Choice(user.spec, replace(setting, value=str(user.spec)), user)
 
 
 def _variant(setting: Setting, declarations: Sequence[Declaration]) -> Choice:
@@ -195,20 +199,6 @@ def _scale_form(tensors: Mapping[str, Tensor]) -> tuple[str, str]:
     largest = max(float(tensor.float().max()) for tensor in stored)
     form = "log" if largest < LOOKS_LOG_BELOW else "linear"
     return f"stored scales up to {largest:.3g} look {'log-space' if form == 'log' else form}", form
-
-
-def _by_keys(fitting: tuple[str, ...], tensors: Mapping[str, Tensor], file: str) -> str:
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise OptionError(
-            f"{file} does not say which attention it was trained with, and its keys fit {', '.join(fitting)} "
-            f"alike; give --attention NAME, or `attention: NAME` in {file}.yaml"
-        )
-    raise OptionError(
-        f"{file} has {_describe(tensors)}, which no built-in attention has ({', '.join(VARIANTS)}); "
-        "give --attention FILE.py:CLASS"
-    )
 
 
 def _describe(tensors: Mapping[str, Tensor]) -> str:

@@ -152,34 +152,30 @@ def _refuse_ambiguity(
 
 def _shortlist(tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the names worth building in full: by patch size, then by a model of one block."""
+    depth: object
     if "pos_embed_0" in tensors:
-        branches = {"depth": ((1, 1, 0),)}  # which timm's crossvit_18_240 refuses for a fault of its own
-        return [
-            name
-            for name in timm.list_models(CROSS)
-            if _first_block_fits(name, branches, tensors, unsure=True)
-        ]
-    patch_embed = tensors.get("patch_embed.proj.weight")
-    if patch_embed is None or patch_embed.ndim != 4:
-        return []
-    size = re.compile(rf"patch{patch_embed.shape[-1]}(_|$)")
-    names = [name for family in FAMILIES for name in timm.list_models(family) if size.search(name)]
-    depth = {"depth": 1}  # which other kinds of model refuse
-    return [name for name in names if _first_block_fits(name, depth, tensors, unsure=False)]
+        names, depth = timm.list_models(CROSS), ((1, 1, 0),)
+    else:
+        patch_embed = tensors.get("patch_embed.proj.weight")
+        if patch_embed is None or patch_embed.ndim != 4:
+            return []
+        size = re.compile(rf"patch{patch_embed.shape[-1]}(_|$)")
+        names = [name for family in FAMILIES for name in timm.list_models(family) if size.search(name)]
+        depth = 1
+    return [name for name in names if _first_block_fits(name, {"depth": depth}, tensors)]
 
 
-def _first_block_fits(
-    name: str, options: Mapping[str, Any], tensors: Mapping[str, Tensor], *, unsure: bool
-) -> bool:
-    """Return whether the tensors hold a model of one block; ``unsure`` for models that refuse the options."""
+def _first_block_fits(name: str, options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether the tensors hold a model of one block."""
     try:
         model = build(name, options, device=META)
     except OptionError:
-        return unsure
+        # Other kinds of model refuse the depth; timm's crossvit_18_240 does for a fault of its own.
+        return name.startswith("crossvit")
     # The head and the positions depend on the data set and the image size.
-    free = ("head", "pos_embed")
     return all(
-        key.startswith("head") or (key in tensors and (key.startswith(free) or tensors[key].shape == t.shape))
+        key.startswith("head")
+        or (key in tensors and (key.startswith("pos_embed") or tensors[key].shape == t.shape))
         for key, t in model.state_dict().items()
     )
 

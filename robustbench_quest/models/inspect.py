@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-
 from ..checkpoints.containers import shown
 from ..checkpoints.setting import Setting
-from ..checkpoints.state_dict import CLASSIFIER
+from ..checkpoints.state_dict import CLASSIFIER, Normalised
 from ..device import META
 from ..errors import QuestError
 from .architectures import build, fitted_options, input_size, position_embeddings
@@ -105,47 +103,40 @@ def _contents(found: Findings) -> dict[str, Any]:
     """Return what the chosen state dict holds."""
     if found.stored is None:
         return {}
-    normalised = found.normalised
-    tensors = found.stored if normalised is None else normalised.tensors
-    facts: dict[str, Any] = {
+    normalised = found.normalised or Normalised(found.stored, CLASSIFIER)
+    tensors = normalised.tensors
+    has_attention = any(".attn." in key for key in tensors) and found.normalised is not None
+    return {
+        "kind": normalised.kind,
         "tensors": len(tensors),
         "parameters": sum(tensor.numel() for tensor in tensors.values()),
         "dtypes": tuple(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()})),
+        "dropped": normalised.dropped,
+        "attention_candidates": variants_by_keys(tensors) if has_attention else (),
     }
-    if normalised is not None:
-        facts |= {"kind": normalised.kind, "dropped": normalised.dropped}
-        if any(".attn." in key for key in tensors):
-            facts["attention_candidates"] = variants_by_keys(tensors)
-    return facts
 
 
 def _model(found: Findings, problems: list[str]) -> dict[str, Any]:
     """Return what is known of the model: of the one that would be built, else of one of its shapes."""
-    if found.arch is not None:
-        facts = {} if found.module is None else _sizes(found.module)
-        return {"arch_candidates": found.arch.candidates, **facts}
-    if found.normalised is None:
-        return {} if found.module is None else _sizes(found.module)
-    tensors: Mapping[str, Tensor] = found.normalised.tensors
-    classifier = found.normalised.kind == CLASSIFIER
-    if not classifier:
-        others = ("head.", "head_dist.", "decoder.")
-        tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(others)}
-    names = tuple(candidate.name for candidate in infer(tensors))
-    sizes: dict[str, Any] = {}
-    if classifier and names:
-        try:
-            sizes = _sizes(build(names[0], fitted_options(names[0], tensors, {}), device=META))
-        except QuestError as error:
-            problems.append(str(error))
-    return {"arch_candidates": names, **sizes}
-
-
-def _sizes(model: nn.Module) -> dict[str, Any]:
-    positions = position_embeddings(model).items()
+    names, module = () if found.arch is None else found.arch.candidates, found.module
+    if found.arch is None and found.normalised is not None:
+        tensors = found.normalised.tensors
+        if found.normalised.kind != CLASSIFIER:
+            others = ("head.", "head_dist.", "decoder.")
+            tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(others)}
+        names = tuple(candidate.name for candidate in infer(tensors))
+        if names and found.normalised.kind == CLASSIFIER:
+            try:
+                module = build(names[0], fitted_options(names[0], tensors, {}), device=META)
+            except QuestError as error:
+                problems.append(str(error))
+    if module is None:
+        return {"arch_candidates": names}
+    positions = position_embeddings(module).items()
     return {
-        "num_classes": getattr(model, "num_classes", None),
-        "image_size": input_size(model),
+        "arch_candidates": names,
+        "num_classes": getattr(module, "num_classes", None),
+        "image_size": input_size(module),
         "positions": tuple(
             f"{key}: {p.rows}x{p.columns} patches and {p.extra} extra" for key, p in positions
         ),

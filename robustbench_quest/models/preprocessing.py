@@ -14,8 +14,6 @@ from ..types import Preprocessing
 
 DEFAULT = "default"
 MAX_SIDE = 4096  # pixels; a position for each patch of a larger image fits no machine
-
-
 # The last resort for what hardly changes a number; mean and std have none.
 FALLBACK = Source(DEFAULT, interpolation="bicubic", crop_ratio=1.0, crop_mode="center")
 SETTINGS = ("size", "resize", "crop_mode", "interpolation", "mean", "std")
@@ -66,8 +64,9 @@ def resolve_preprocessing(sources: Sequence[Source], subject: str) -> tuple[Prep
             idle = name == "crop_mode" or (name == "interpolation" and values["resize"] == 0)
             setting = setting and replace(setting, guessed=() if idle else (name,))
         if setting is None:
+            flag = "img-size" if name == "size" else name
             raise OptionError(
-                f"nothing declares the {name} that {subject} was trained with; give --{_FLAGS[name]}, or "
+                f"nothing declares the {name} that {subject} was trained with; give --{flag}, or "
                 f"`preprocessing: {{{name}: ...}}` in a sidecar .yaml"
             )
         values[name] = setting.value
@@ -163,16 +162,6 @@ def implied_crop(sources: Sequence[Source]) -> list[Source]:
     It is weaker than a declared crop mode, and stronger than that of timm's weights of the same name.
     """
     return [Source(source.name, crop_mode="center") for source in sources if source.resize is not None][:1]
-
-
-_FLAGS = {
-    "size": "img-size",
-    "resize": "resize",
-    "crop_mode": "crop-mode",
-    "interpolation": "interpolation",
-    "mean": "mean",
-    "std": "std",
-}
 
 
 def _triple(channels: Sequence[float]) -> tuple[float, float, float]:
