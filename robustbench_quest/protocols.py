@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .errors import OptionError, unknown
 from .types import SpaceSpec
+from .yaml_edge import checked, read_yaml
 
 DEFAULT = "pixel"
 SUFFIX = ".yaml"
-SPACES = ("pixel", "normalised")
 
 
 @dataclass(frozen=True)
@@ -55,38 +52,16 @@ def load_protocol(name: str = DEFAULT) -> Protocol:
         OptionError: there is no such protocol, or the file does not describe one.
     """
     if name.endswith(SUFFIX):
-        try:
-            return read_protocol(Path(name).stem, Path(name).read_text(encoding="utf-8"), name)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise OptionError(f"protocol {name} cannot be read: {reason}") from error
-    return _shipped(name)
-
-
-@cache
-def _shipped(name: str) -> Protocol:
+        return _read(Path(name))
     if name not in protocol_names():
         raise OptionError(unknown("protocol", name, protocol_names()) + ", or FILE.yaml")
-    text = (files("robustbench_quest.configs") / "protocols" / f"{name}{SUFFIX}").read_text(encoding="utf-8")
-    return read_protocol(name, text, f"{name}{SUFFIX}")
+    with as_file(files("robustbench_quest.configs") / "protocols" / f"{name}{SUFFIX}") as path:
+        return _read(path)
 
 
-def read_protocol(name: str, text: str, where: str) -> Protocol:
-    """Return the protocol that a YAML text describes; ``where`` names it for messages.
+def _read(path: Path) -> Protocol:
+    from .protocol_schema import ProtocolFile  # pydantic takes a while to import
 
-    Raises:
-        OptionError: it does not describe one.
-    """
-    content = yaml.safe_load(text)
-    space = dict(content.get("space", {}))
-    std, clamp = space.get("std"), space.get("clamp")
-    if space.get("kind") not in SPACES:
-        raise OptionError(f"{where}: {unknown('space', str(space.get('kind')), SPACES)}")
-    spec = SpaceSpec(
-        space["kind"],
-        None if std is None else (float(std[0]), float(std[1]), float(std[2])),
-        None if clamp is None else (float(clamp[0]), float(clamp[1])),
-    )
-    return Protocol(
-        name, content["summary"], spec, content["adaptive"], str(content["eps"]), content["attacks"]
-    )
+    found = checked(ProtocolFile, read_yaml(path, OptionError), str(path), OptionError)
+    space = SpaceSpec(found.space.kind, found.space.std, found.space.clamp)
+    return Protocol(path.stem, found.summary, space, found.adaptive, found.eps, found.attacks)

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from .errors import OptionError
+from .errors import OptionError, brief_path
 from .identity import file_sha256
 from .types import OptionValue
 from .user_sources import source_sha256, sources_sha256
@@ -67,9 +67,13 @@ def load_object(text: str, flag: str) -> tuple[Callable[..., Any], str]:
     if not callable(found):
         raise OptionError(f"{flag}: {text} is a {type(found).__name__}, expected a class or function")
     file = getattr(module, "__file__", None)
-    # What has no source of its own, such as a functools.partial, counts as the module's.
-    own = sources_sha256(Path(file)) if file and Path(file).is_file() else ""
-    return found, source_sha256(found) or own
+    try:
+        # What has no source of its own, such as a functools.partial, counts as the module's.
+        own = sources_sha256(Path(file)) if file and Path(file).is_file() else ""
+        return found, source_sha256(found) or own
+    # A file beside it that it imports in some cases only, and that cannot be read.
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        raise OptionError(f"{flag}: the sources of {text} cannot be read: {said(error)}") from error
 
 
 def build_user_model(text: str, options: Mapping[str, OptionValue]) -> tuple[nn.Module, str]:
@@ -153,10 +157,13 @@ def fixed_random_state() -> Iterator[None]:
 
 
 def _module_of_file(path: Path, flag: str) -> ModuleType:
-    if not path.is_file():
-        raise OptionError(f"{flag}: no such file: {path}")
-    # The name holds the content's hash, so an edited file is imported again and an unchanged one is not.
-    name = f"rbq_user_{path.stem}_{file_sha256(path)[:16]}"
+    try:
+        if not path.is_file():
+            raise OptionError(f"{flag}: no such file: {brief_path(path)}")
+        # The name holds the content's hash, so an edited file is imported again and an unchanged one is not.
+        name = f"rbq_user_{path.stem}_{file_sha256(path)[:16]}"
+    except OSError as error:
+        raise OptionError(f"{flag}: {brief_path(path)} cannot be read: {error.strerror or error}") from error
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path.resolve())

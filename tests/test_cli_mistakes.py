@@ -63,7 +63,10 @@ BAD = {
         ["--attack", "pgd", "--norm", "l2", "--eps", "128"],
         "eps 128 is more than 55.43, the l2 distance from black to white for 32x32 pixels",
     ),
-    "protocol file": (["--protocol", "nowhere.yaml"], "protocol nowhere.yaml cannot be read"),
+    "protocol file": (
+        ["--protocol", "nowhere.yaml"],
+        "nowhere.yaml cannot be read: No such file or directory",
+    ),
     "steps of fgsm": (
         ["--attack", "fgsm", "--steps", "3"],
         "--steps is a setting of pgd, but --attack names fgsm",

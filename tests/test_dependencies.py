@@ -11,7 +11,18 @@ from support import ROOT
 
 PACKAGES = {"attacks": "attacks", "configs": "configs", "robustbench_quest": ""}
 FOUNDATION = {"types", "errors", "registry", "rng", "budget", "files", "_version"}
-NO_TORCH = {"records", "run", "store", "metrics", "trust", "tables", "protocols", "threats", *FOUNDATION}
+NO_TORCH = {
+    "records",
+    "run",
+    "store",
+    "metrics",
+    "trust",
+    "tables",
+    "protocols",
+    "threats",
+    "yaml_edge",
+    *FOUNDATION,
+}
 # Of these parts, only what is imported when it is used may need torch.
 LAZY_TORCH = {
     "attacks/base.py",
@@ -64,11 +75,12 @@ ALLOWED = {
     **{part: FOUNDATION for part in FOUNDATION},
     "attacks": FOUNDATION | {"attacks"},
     "configs": set(),
+    "yaml_edge": {"errors"},
     "identity": FOUNDATION | {"device"},
     "user_sources": FOUNDATION,
     "user_code": FOUNDATION | {"identity", "user_sources"},
     "attention": FOUNDATION | {"attention", "device", "user_code"},
-    "checkpoints": FOUNDATION | {"checkpoints", "device", "identity"},
+    "checkpoints": FOUNDATION | {"checkpoints", "device", "identity", "yaml_edge"},
     "models": FOUNDATION
     | {"models", "attention", "checkpoints", "device", "identity", "user_code", "user_sources"},
     "datasets": FOUNDATION | {"datasets"},
@@ -80,7 +92,8 @@ ALLOWED = {
     "metrics": FOUNDATION | {"records"},
     "trust": FOUNDATION | {"records", "metrics"},
     "tables": FOUNDATION | {"records", "metrics", "threats", "trust", "tables"},
-    "protocols": FOUNDATION,
+    "protocols": FOUNDATION | {"protocol_schema", "yaml_edge"},
+    "protocol_schema": FOUNDATION,
     "threats": FOUNDATION | {"records"},
     "environment": FOUNDATION | {"device"},
     "model_calls": FOUNDATION,

@@ -202,7 +202,9 @@ def test_a_model_of_an_installed_package(save_pt: Save) -> None:
     path = save_pt(trained.state_dict())
     model = load_model(path, model="timm.models:resnet10t", model_options={"num_classes": 4})
     assert model.spec.arch == "timm.models:resnet10t"
-    assert dict(model.spec.sources)["mean"] == "timm configuration of timm.models:resnet10t"
+    assert dict(model.spec.sources)["mean"] == (
+        "timm configuration of timm.models:resnet10t (timm tests its weights at 224, crop ratio 0.95)"
+    )
     assert model.preprocessing.size == 176
 
 
@@ -351,3 +353,49 @@ def test_a_users_attention_replaces_no_cross_attention(attention: Path, save_pt:
     path = save_pt(timm.create_model("crossvit_tiny_240", num_classes=2).state_dict())
     with pytest.raises(OptionError, match="is a cross-attention, which maps N tokens to one"):
         load_model(path, arch="crossvit_tiny_240", attention=f"{attention}:Quest")
+
+
+PATHS = {
+    "very long": "x" * 5000 + ".py",
+    "very deep": "x/" * 3000 + "a.py",
+    "with a NUL byte": "a\0.py",
+    "of several lines": "a\nb.py",
+    "through a file": "file/a.py",
+    "a link to itself": "loop.py",
+}
+
+
+@pytest.mark.parametrize("flag", ["--model", "--attention"])
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_that_cannot_be_is_bad_input(tmp_path: Path, name: str, flag: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    with pytest.raises(OptionError) as caught:
+        load_object(f"{tmp_path / PATHS[name]}:build", flag)
+    text = str(caught.value)
+    assert text.startswith(f"{flag}: ")
+    assert "no such file" in text or "cannot be read" in text
+    assert len(text) < 700
+    assert not {"\n", "\0"} & set(text)
+
+
+def test_a_file_that_may_not_be_read_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = tmp_path / "a.py", Path.open
+    path.write_text("build = dict")
+
+    def refused(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(OptionError, match=r"--model: .*a\.py cannot be read: Permission denied"):
+        load_object(f"{path}:build", "--model")
+
+
+def test_a_neighbour_that_is_no_python_is_named(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("print 'Python 2'")
+    path = tmp_path / "a.py"
+    path.write_text("def build():\n    import old\n")
+    with pytest.raises(OptionError, match=r"the sources of .*a\.py:build cannot be read: SyntaxError"):
+        load_object(f"{path}:build", "--model")

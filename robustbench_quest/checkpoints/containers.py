@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..errors import CheckpointError
+from .bounds import check_hollow
 
 # In the order in which ``weights.choose_weights`` tries them.
 RAW = ("", "model", "state_dict", "net", "network", "model_state_dict")
@@ -21,7 +22,8 @@ def find_containers(path: Path, loaded: object) -> dict[str, dict[str, Tensor]]:
     Tensors at the top level, beside other state dicts, are one of their own when they form one.
 
     Raises:
-        CheckpointError: the file holds no state dict, or a model's entry holds more than tensors.
+        CheckpointError: the file holds no state dict, a model's entry holds more than tensors, or a tensor
+            claims a size that the file cannot hold.
     """
     if not isinstance(loaded, dict):
         raise CheckpointError(
@@ -34,8 +36,10 @@ def find_containers(path: Path, loaded: object) -> dict[str, dict[str, Tensor]]:
     if top and (not found or _has_weights(top)):
         found = {"": top, **found}
     if not found:
-        keys = ", ".join(str(key) for key in list(loaded)[:8]) or "nothing"
+        keys = ", ".join(" ".join(str(key).split())[:40] for key in list(loaded)[:8]) or "nothing"
         raise CheckpointError(f"{path} holds no tensors that form a state dict; its keys: {keys}")
+    for name, state in found.items():
+        check_hollow(path, state, shown(name))
     return found
 
 
@@ -72,7 +76,13 @@ def _has_weights(state: Mapping[str, Tensor]) -> bool:
 
 
 def _holds_tensors(value: object) -> bool:
-    """Return whether tensors are in ``value``, at any depth of mappings."""
-    if isinstance(value, Mapping):
-        return any(_holds_tensors(item) for item in value.values())
-    return isinstance(value, Tensor)
+    """Return whether tensors are in ``value``, at any depth of mappings; one of them may hold itself."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Tensor):
+            return True
+        if isinstance(item, Mapping) and id(item) not in seen:
+            seen.add(id(item))
+            waiting += item.values()
+    return False

@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, brief, brief_path
 from ..identity import file_sha256
+from .bounds import MOST_HEADER, MOST_METADATA
 from .containers import find_containers
 from .unpickle import read_pickle
 
@@ -71,7 +73,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     """
     if not str(path):
         raise CheckpointError("the path of the checkpoint is empty; give a .pt, .pth or .safetensors file")
-    path = Path(path)
+    try:
+        return _read(Path(path))
+    except OSError as error:
+        raise CheckpointError(f"{brief_path(path)} cannot be read: {error.strerror or error}") from error
+
+
+def _read(path: Path) -> Checkpoint:
+    if "\0" in str(path):
+        raise CheckpointError(f"no such checkpoint: {brief_path(path)}; no path holds a NUL byte")
     kind = _kind(path)
     if kind == "safetensors":
         return _read_safetensors(path)
@@ -100,14 +110,12 @@ def _kind(path: Path) -> str:
         raise CheckpointError(f"{path} is a directory, expected a checkpoint file; {hint}")
     try:
         found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, forever
-            raise CheckpointError(f"{path} is a device, pipe or socket, expected a checkpoint file")
-        with path.open("rb") as file:
-            head = file.read(1024)
     except FileNotFoundError:
-        raise CheckpointError(f"no such checkpoint: {path}") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"no such checkpoint: {brief_path(path)}") from None
+    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, forever
+        raise CheckpointError(f"{path} is a device, pipe or socket, expected a checkpoint file")
+    with path.open("rb") as file:
+        head = file.read(1024)
     if found.st_size == 0:
         raise CheckpointError(f"{path} is empty; copy or download it again")
     if head.startswith(b"PK"):
@@ -148,6 +156,13 @@ def _looks(head: bytes) -> str:
 
 
 def _read_safetensors(path: Path) -> Checkpoint:
+    with path.open("rb") as begin:
+        header = int.from_bytes(begin.read(8), "little")
+    if MOST_HEADER < header <= path.stat().st_size:
+        raise CheckpointError(
+            f"{path} has a header of {header:,} bytes, expected at most {MOST_HEADER:,}; save the state dict "
+            "alone, without large metadata"
+        )
     try:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -169,10 +184,14 @@ def _read_safetensors(path: Path) -> Checkpoint:
 def _metadata(path: Path, text: object) -> Mapping[str, Any]:
     if text is None:
         return {}
+    if isinstance(text, str) and len(text) > MOST_METADATA:
+        raise CheckpointError(
+            f"{path}: its metadata 'rbq' has {len(text):,} characters, expected at most {MOST_METADATA:,}"
+        )
     try:
         content = json.loads(text, object_pairs_hook=_unique) if isinstance(text, str) else text
-    except ValueError as error:
-        raise CheckpointError(f"{path}: its metadata 'rbq' is not usable JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: its metadata 'rbq' is not usable JSON: {str(error)[:120]}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: its metadata 'rbq' must be a mapping; got {type(content).__name__}")
     return content
@@ -182,8 +201,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; of two equal keys the last would win silently."""
     content = dict(pairs)
     if len(content) != len(pairs):
-        names = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in names if names.count(key) > 1)!r} is there twice")
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {brief(twice)} is there twice")
     return content
 
 

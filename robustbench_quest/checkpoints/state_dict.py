@@ -1,7 +1,8 @@
 """Bring the key names of published code bases to timm's, and recognise files that are no classifiers.
 
 DeiT and Elliptical use timm's names. DeiT-3 calls layer scale ``gamma_1``; CrossViT numbers its positions
-``pos_embed.0``; wrappers put prefixes in front (DistributedDataParallel, torch.compile, Lightning, DINO).
+``pos_embed.0``; wrappers put names of their own around the whole model (DistributedDataParallel, Lightning,
+DINO) or around each block (torch.compile, FSDP, activation checkpointing).
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from ..errors import CheckpointError
 
 WRAPPERS = ("module.", "_orig_mod.", "model.")  # around a whole model
 PREFIXES = (*WRAPPERS, "backbone.", "encoder.")
+# What torch calls a module inside a wrapper (the third is an older FSDP's, the last Lightning Fabric's): no
+# model names its own parts so.
+_INSIDE = re.compile(
+    r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_fpw_module|_checkpoint_wrapped_module|_forward_module)\."
+)
+_MODULE = re.compile(r"(?<=\.)module\.")  # a wrapper's inside, or a real name
+_LEAST_PARTS = 3  # of a model, below a prefix that all its keys have
 
 _RENAMES = (
     (re.compile(r"^(blocks\.\d+)\.gamma_([12])$"), r"\1.ls\2.gamma"),
@@ -42,7 +50,7 @@ class Normalised:
     Args:
         tensors: name -> tensor.
         kind: what the file is: a key of ``REASONS``, or "classifier".
-        dropped: names of tensors that only pre-training uses and that were left out.
+        dropped: names of tensors that were left out: of pre-training, and a moving average's count of steps.
     """
 
     tensors: Mapping[str, Tensor]
@@ -58,7 +66,7 @@ def normalise(state: Mapping[str, Tensor], containers: Collection[str] = ()) -> 
         containers: the names of all state dicts of the file; a teacher and a student mean DINO or iBOT.
 
     Raises:
-        CheckpointError: two keys become one.
+        CheckpointError: two keys become one, or all keys have a prefix that is no known wrapper's.
     """
     kind = _kind(state, containers)
     renamed: dict[str, str] = {}
@@ -69,7 +77,7 @@ def normalise(state: Mapping[str, Tensor], containers: Collection[str] = ()) -> 
     )
     for key, tensor in state.items():
         name = timm_name(key)
-        if pretrained and name in ("masked_embed", "mask_token"):
+        if (pretrained and name in ("masked_embed", "mask_token")) or _counts_steps(name, tensor):
             dropped.append(key)
             continue
         if name in renamed:
@@ -79,6 +87,12 @@ def normalise(state: Mapping[str, Tensor], containers: Collection[str] = ()) -> 
             )
         renamed[name] = key
         tensors[name] = _per_head(name, tensor)
+    prefix = _common_prefix(tensors)
+    if prefix and kind == CLASSIFIER:
+        raise CheckpointError(
+            f"all {len(tensors)} keys of the file begin with {prefix!r}, which is no known wrapper's prefix; "
+            "save the state dict without it, or give a model (FILE.py:FUNC) that has it"
+        )
     return Normalised(tensors, kind, tuple(dropped))
 
 
@@ -89,13 +103,16 @@ def timm_name(key: str) -> str:
     'blocks.3.ls1.gamma'
     """
     name = strip_prefixes(key)
+    if name.startswith("blocks."):  # in other parts, some of timm's architectures have a real "module"
+        name = _MODULE.sub("", name)
     for pattern, replacement in _RENAMES:
         name = pattern.sub(replacement, name)
     return name
 
 
 def strip_prefixes(key: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
-    """Return the key without ``prefixes``, nested ones too, in any order."""
+    """Return the key without ``prefixes``, nested ones too, in any order, and without torch's wrappers."""
+    key = _INSIDE.sub("", key)
     while key.startswith(prefixes):
         key = key.partition(".")[2]
     return key
@@ -104,15 +121,41 @@ def strip_prefixes(key: str, prefixes: tuple[str, ...] = PREFIXES) -> str:
 def unwrapped(state: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
     """Give the state dict as stored, then with one more prefix taken off all keys that have it, and so on.
 
-    For models whose own names are not known: ``backbone.`` may be a wrapper's prefix or a real attribute.
+    Then the same without torch's wrappers inside the keys, and without ``module`` inside them. For models
+    whose own names are not known: ``backbone.`` may be a wrapper's prefix or a real attribute.
     """
+    yield from _shortened(state)
+    state = {key: t for key, t in state.items() if not _counts_steps(key.split(".")[-1], t)}
+    yield from _shortened(state)
+    for pattern in (_INSIDE, _MODULE):
+        bare = {pattern.sub("", key): tensor for key, tensor in state.items()}
+        if len(bare) != len(state):  # two keys became one, so it is no wrapper's
+            return
+        state = bare
+        yield from _shortened(state)
+
+
+def _shortened(state: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
     yield state
     while prefix := next((p for p in PREFIXES if any(key.startswith(p) for key in state)), ""):
         shorter = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-        if len(shorter) != len(state):  # two keys became one, so it is no wrapper's
+        if len(shorter) != len(state):
             return
         state = shorter
         yield state
+
+
+def _counts_steps(name: str, tensor: Tensor) -> bool:
+    """Return whether it is the count of torch's ``AveragedModel``, which is no weight."""
+    return name == "n_averaged" and tensor.numel() == 1 and not tensor.is_floating_point()
+
+
+def _common_prefix(keys: Collection[str]) -> str:
+    """Return the names that all keys begin with, up to a dot; "" where what follows is not a whole model."""
+    parts = [key.split(".") for key in keys]
+    count = next((i for i, same in enumerate(zip(*parts, strict=False)) if len(set(same)) > 1), 0)
+    whole = len({part[count] for part in parts if len(part) > count}) >= _LEAST_PARTS
+    return ".".join(parts[0][:count]) + "." if count and whole else ""
 
 
 def _per_head(name: str, tensor: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ import torch
 
 from ..device import HOST
 from ..errors import CheckpointError
+from .bounds import check_directory, check_members, check_pickle
 
 NEWEST_PROTOCOL = 3  # of pickle, that torch's reader without code understands
 NUMBER_KINDS = "biuf"  # numpy's codes for bool, signed, unsigned and floating
@@ -44,6 +45,12 @@ def read_pickle(path: Path, *, zipped: bool) -> object:
     """
     if zipped:
         _check_archive(path)
+    try:
+        check_pickle(path, _operations(path, zipped))
+    except CheckpointError:
+        raise
+    except Exception:  # damage, which reading will name
+        pass
     try:
         with (
             contextlib.ExitStack() as stack,
@@ -95,13 +102,15 @@ def _check_archive(path: Path) -> None:
     torch checks no checksum: a flipped bit in a tensor would change the numbers and nothing else. Files saved
     with ``torch.serialization.set_crc32_options(False)`` hold zeros in place of checksums.
     """
+    check_directory(path)
     if not zipfile.is_zipfile(path):
         raise CheckpointError(
             f"{path} is truncated: it begins as a zip archive and its end is missing; copy it again"
         )
     try:
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
+            _refuse_other_archives(path, archive.namelist())
+            check_members(path, archive.infolist())
             damaged = _damaged_member(archive)
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError) as error:
         raise CheckpointError(
@@ -111,15 +120,32 @@ def _check_archive(path: Path) -> None:
         raise CheckpointError(
             f"{path} is damaged: the checksum of its member {damaged!r} is wrong; copy it again"
         )
+
+
+def _refuse_other_archives(path: Path, names: list[str]) -> None:
     if any(name.endswith("/constants.pkl") for name in names):
         raise CheckpointError(
             f"{path} is a TorchScript program, which is code; save the state dict of the Python model instead"
         )
-    if not any(name.endswith("data.pkl") for name in names):
+    inside = _pickle_in(names)
+    if not inside:
         kind = "a numpy .npz archive" if any(name.endswith(".npy") for name in names) else "a zip archive"
         raise CheckpointError(
             f"{path} is {kind}, not a file of torch.save; expected .pt, .pth or .safetensors"
         )
+    folder, _, rest = inside.partition("/")
+    outside = (
+        [inside] if rest != "data.pkl" else [name for name in names if not name.startswith(f"{folder}/")]
+    )
+    if outside:
+        raise CheckpointError(
+            f"{path} was zipped again in another layout: it holds {outside[0]}, expected one folder with "
+            "data.pkl in it; zip that folder alone, as in `zip -0 -r vit.pt FOLDER`"
+        )
+
+
+def _pickle_in(names: list[str]) -> str:
+    return next((name for name in names if name.split("/")[-1] == "data.pkl"), "")
 
 
 def _damaged_member(archive: zipfile.ZipFile) -> str:
@@ -212,7 +238,5 @@ def _operations(path: Path, zipped: bool) -> Iterator[tuple[str, object]]:
         with path.open("rb") as legacy:
             yield from walk(legacy, pickles=4)  # magic number, protocol, machine, object
         return
-    with zipfile.ZipFile(path) as archive:
-        name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-        with archive.open(name) as member:
-            yield from walk(member, pickles=1)
+    with zipfile.ZipFile(path) as archive, archive.open(_pickle_in(archive.namelist())) as member:
+        yield from walk(member, pickles=1)

@@ -21,6 +21,7 @@ from ..checkpoints.preprocessing import Source
 from ..device import META
 from ..errors import CheckpointError, OptionError, unknown
 from ..types import OptionValue
+from .declared_sizes import check_sizes, check_total
 from .preprocessing import from_timm
 
 PLAIN = "vision_transformer"  # timm.models.VisionTransformer with every option declared; the demo zoo's
@@ -124,12 +125,16 @@ def fitted_options(
 
     Raises:
         CheckpointError: the state dict has no classifier, or positions that are no square grid.
+        OptionError: a declared size is above what the tensors have.
     """
+    check_sizes(name, declared, tensors)
     options = dict(declared)
     if "num_classes" not in options:
         options["num_classes"] = _classes(name, tensors)
+    skeleton = build(name, options, device=META)
+    check_total(name, skeleton.state_dict(), tensors)
     if "img_size" not in options:
-        size = _image_size(tensors, build(name, options, device=META))
+        size = _image_size(tensors, skeleton)
         if size is not None:
             options["img_size"] = size
     # Without position embeddings an architecture takes any size, and no such option.

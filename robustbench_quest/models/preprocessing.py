@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..checkpoints.declared import Declaration
-from ..checkpoints.preprocessing import CROP_MODES, INTERPOLATIONS, Source, is_channels
+from ..checkpoints.preprocessing import CROP_MODES, INTERPOLATIONS, LEAST_CROP_RATIO, Source, is_channels
 from ..checkpoints.setting import Setting, pick
-from ..errors import OptionError, unknown
+from ..errors import OptionError, brief, unknown
 from ..types import Preprocessing
 
 DEFAULT = "default"
@@ -117,6 +118,9 @@ def check_preprocessing(
         raise OptionError(f"size must be at most {MAX_SIDE} pixels; got {size}")
     if 0 < resize < size:
         raise OptionError(f"resize must be 0 (as it is) or at least the size {size}; got {resize}")
+    if resize > size / LEAST_CROP_RATIO:
+        most = math.floor(size / LEAST_CROP_RATIO)
+        raise OptionError(f"resize must be at most {most}, ten times the size {size}; got {brief(resize)}")
     if interpolation not in INTERPOLATIONS:
         raise OptionError(unknown("interpolation", str(interpolation), INTERPOLATIONS))
     if crop_mode not in CROP_MODES:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from small_checkpoints import Save, State, facts, tiny
+from torch.optim.swa_utils import AveragedModel
 
 from robustbench_quest.checkpoints.file import read_checkpoint
 from robustbench_quest.checkpoints.state_dict import (
@@ -17,6 +20,7 @@ from robustbench_quest.checkpoints.state_dict import (
 )
 from robustbench_quest.checkpoints.weights import choose_container
 from robustbench_quest.errors import CheckpointError, OptionError
+from robustbench_quest.models.inspect import inspect_checkpoint
 from robustbench_quest.models.load import load_model
 
 ONE = torch.ones(1)
@@ -252,3 +256,76 @@ def test_self_supervised_backbones_are_refused_with_the_reason(save_pt: Save, co
         load_model(path, arch="vit_tiny_patch16_224", attention="standard", weights=container)
     with pytest.raises(CheckpointError, match=r"no classifier head: vit_tiny_patch16_224 needs head\.weight"):
         load_model(save_pt(backbone), arch="vit_tiny_patch16_224", attention="standard")
+
+
+WRAPPED = [
+    "module.blocks.0._orig_mod.attn.qkv.weight",
+    "_orig_mod.blocks.0.attn._orig_mod.qkv.weight",
+    "blocks.0._fsdp_wrapped_module.attn.qkv.weight",
+    "_fsdp_wrapped_module._fpw_module.blocks.0._fsdp_wrapped_module._checkpoint_wrapped_module.attn.qkv.weight",
+    "model.blocks.0._checkpoint_wrapped_module.attn.qkv.weight",
+    "_forward_module.model.blocks.0.attn.qkv.weight",
+    "blocks.0.module.attn.module.qkv.weight",
+]
+
+
+@pytest.mark.parametrize("key", WRAPPED)
+def test_wrappers_inside_a_key_are_undone(key: str) -> None:
+    assert timm_name(key) == "blocks.0.attn.qkv.weight"
+
+
+@pytest.mark.parametrize(
+    "key", ["stages.0.blocks.0.mixer.module.0.weight", "a.my_orig_mod.b", "_orig_module.b"]
+)
+def test_real_names_like_those_of_wrappers_are_kept(key: str) -> None:
+    assert timm_name(key) == key
+
+
+def between(state: State, wrapper: str) -> State:
+    """Return the state dict of a model of which each block is wrapped."""
+    return {re.sub(r"^(blocks\.\d+\.)", rf"\1{wrapper}.", key): tensor for key, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["_orig_mod", "_fsdp_wrapped_module._checkpoint_wrapped_module", "module"]
+)
+def test_a_model_of_wrapped_blocks_loads(save_pt: Save, wrapper: str) -> None:
+    model = tiny()
+    path = save_pt({"model": prefixed(between(model.state_dict(), wrapper), "module."), "rbq": facts()})
+    loaded = load_model(path).module.state_dict()
+    assert all(torch.equal(loaded[key], tensor) for key, tensor in model.state_dict().items())
+
+
+def test_keys_that_become_one_without_a_wrapper_inside_are_an_error() -> None:
+    with pytest.raises(CheckpointError, match="two keys of the file mean one tensor"):
+        normalise({"blocks.0._orig_mod.norm1.weight": ONE, "blocks.0.norm1.weight": ONE})
+
+
+@pytest.mark.parametrize("wrapper", ["", "module."])
+def test_the_count_of_a_moving_average_is_left_out_and_said(save_pt: Save, wrapper: str) -> None:
+    averaged = AveragedModel(tiny()).state_dict()
+    assert averaged["n_averaged"].shape == ()
+    path = save_pt({"model_ema": prefixed(averaged, wrapper), "rbq": facts()})
+    loaded = load_model(path).module.state_dict()
+    assert all(torch.equal(loaded[key], tensor) for key, tensor in tiny().state_dict().items())
+    found = inspect_checkpoint(path)
+    assert (found.dropped, found.problems) == ((f"{wrapper}n_averaged",), ())
+
+
+def test_weights_that_are_called_like_a_count_are_kept() -> None:
+    state = {"n_averaged": torch.ones(3), "other.n_averaged": ONE, "head.weight": ONE}
+    assert set(normalise(state).tensors) == set(state)
+
+
+@pytest.mark.parametrize("arch", [None, "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("stored", ["net.vit.", "module.net.vit.", "model.net._orig_mod.vit."])
+def test_an_unknown_prefix_is_named(save_pt: Save, stored: str, arch: str | None) -> None:
+    path = save_pt(prefixed(tiny().state_dict(), stored))
+    with pytest.raises(CheckpointError, match=r"all \d+ keys of the file begin with 'net\.vit\.', which"):
+        load_model(path, arch=arch, attention="standard")
+    assert "begin with 'net.vit.'" in inspect_checkpoint(path).problems[0]
+
+
+def test_a_file_of_one_part_has_no_prefix() -> None:
+    assert len(normalise({"head.fc.weight": ONE, "head.fc.bias": ONE}).tensors) == 2
+    assert len(normalise({"head.weight": ONE}).tensors) == 1

@@ -132,6 +132,67 @@ def test_a_misfit_under_a_prefix_names_what_is_wrong(models: Path, save_pt: Save
         load_model(save_pt(state), model=f"{models}:headed", **PIXELS)
 
 
+WRAPPED = """
+from torch import nn
+
+class Wrapper(nn.Module):
+    def __init__(self, inside, name):
+        super().__init__()
+        setattr(self, name, inside)
+        self.name = name
+
+    def forward(self, x):
+        return getattr(self, self.name)(x)
+
+def plain(name=None):
+    block = nn.Linear(3, 5)
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), Wrapper(block, name) if name else block)
+
+def own_module():
+    return plain("module")
+
+def own_orig_mod():
+    return plain("_orig_mod")
+"""
+
+
+@pytest.mark.parametrize("outer", ["", "module.", "_orig_mod.module."])
+@pytest.mark.parametrize(
+    ("name", "inner"),
+    [
+        ("plain", ""),
+        ("plain", "_orig_mod."),
+        ("plain", "_fsdp_wrapped_module."),
+        ("plain", "module."),
+        ("own_module", "module."),
+        ("own_module", "_checkpoint_wrapped_module.module."),
+        ("own_orig_mod", "_orig_mod."),
+    ],
+)
+def test_wrappers_inside_the_keys_of_a_users_model_are_undone_and_real_names_kept(
+    tmp_path: Path, save_pt: Save, outer: str, name: str, inner: str
+) -> None:
+    models = tmp_path / "models.py"
+    models.write_text(WRAPPED)
+    trained = built(models, name)
+    weight, bias = trained.state_dict().values()
+    state = {f"{outer}2.{inner}weight": weight, f"{outer}2.{inner}bias": bias}
+    path = save_pt({"model": {**state, "n_averaged": torch.tensor(7)}})
+    loaded = load_model(path, model=f"{models}:{name}", **PIXELS)
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.module.state_dict().values(), (weight, bias), strict=True)
+    )
+
+
+def test_no_key_of_a_users_file_is_left_out_as_another_ones_twin(tmp_path: Path, save_pt: Save) -> None:
+    models = tmp_path / "models.py"
+    models.write_text(WRAPPED)
+    state = built(models, "plain").state_dict()
+    path = save_pt({**state, "2._orig_mod.weight": state["2.weight"] + 1})
+    with pytest.raises(CheckpointError, match=r"1 unexpected \(2\._orig_mod\.weight"):
+        load_model(path, model=f"{models}:plain", **PIXELS)
+
+
 @pytest.mark.parametrize(("name", "was"), [("half", "float16"), ("double", "float64")])
 def test_another_precision_is_converted_and_recorded(
     models: Path, save_pt: Save, name: str, was: str
