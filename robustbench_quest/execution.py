@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from .block import Advance, Job
+from .completion import complete, finish, lacking
 from .device import resolve_device
 from .errors import QuestError, StoreError
-from .evaluation import complete, is_complete
 from .models.load import load_request
-from .store import Store, StoredCell
+from .names import names_of
+from .store import Store
+from .stored_cell import StoredCell
 from .types import Cell
 
 if TYPE_CHECKING:
@@ -82,14 +84,19 @@ def _completed(
     plan: Plan, model: PlannedModel, stored: Sequence[StoredCell], report: Report
 ) -> Sequence[Exception | None]:
     how = plan.request.how
-    if all(is_complete(cell, how) for cell in stored):
-        for cell in stored:
-            report.advance(cell.cell)(cell.cell.limit, computed=False)
-        return [None] * len(stored)
+    lacks = [lacking(cell, how, report.note) for cell in stored]
+    advances = [report.advance(cell.cell) for cell in stored]
+    if not any(lack.wanted for lack in lacks):
+        for cell, advance in zip(stored, advances, strict=True):
+            advance(cell.cell.limit, computed=False)
+        return finish(stored, lacks, report.note)
     classifier = load_request(model.request, resolve_device(plan.request.device))
     _check_same(classifier, model)
-    jobs = [Job(classifier, plan.dataset, cell.cell, how, report.advance(cell.cell)) for cell in stored]
-    return complete(jobs, stored, report.note)
+    jobs = [
+        Job(classifier, plan.dataset, cell.cell, how, advance)
+        for cell, advance in zip(stored, advances, strict=True)
+    ]
+    return complete(jobs, stored, lacks, report.note)
 
 
 def _check_same(classifier: Classifier, model: PlannedModel) -> None:
@@ -113,6 +120,6 @@ def _outcome(stored: StoredCell, error: Exception | None, report: Report) -> Out
     message = " ".join(message.split())
     trace = "".join(traceback.format_exception(error))
     with contextlib.suppress(StoreError):  # which may be what failed
-        stored.write_error({"error": message, "traceback": trace})
+        stored.write_error({"error": message, "traceback": trace}, names_of(stored.cell))
     report.failed(stored.cell, message, trace)
     return Outcome(stored, message)

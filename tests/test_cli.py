@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from support import read_npz, require
 
 from robustbench_quest.demo import demo_checkpoint
 from robustbench_quest.store import Store
+from robustbench_quest.verified_files import read_json, write_json
 
 CONV = """
 import torch
@@ -84,7 +86,7 @@ def test_formats_and_save(cli: Cli, tmp_path: Path) -> None:
     rows = json.loads(cli("--limit", 10, "--format", "json").out)
     assert rows[0]["n"] == 10
     assert len(rows[0]["cell_id"]) == 64
-    assert len(list(Store(tmp_path / "results").facts())) == 1
+    assert len(list(Store(tmp_path / "results").cells(print))) == 1
 
 
 def test_explain_computes_nothing(cli: Cli, tmp_path: Path) -> None:
@@ -141,25 +143,84 @@ def test_a_mixed_environment_is_flagged(cli: Cli, tmp_path: Path) -> None:
     flags = ("--limit", 20, "--block-size", 10)
     assert "mixed" not in cli(*flags).out
     side = next(tmp_path.rglob("block-00001.json"))
-    facts = json.loads(side.read_bytes())
-    side.write_text(json.dumps({**facts, "libraries": {**facts["libraries"], "torch": "1.0"}}))
+    facts = read_json(side)
+    write_json(side, {**facts, "libraries": {**facts["libraries"], "torch": "1.0"}})
     assert "[a] mixed environment 2: blocks were computed with different library versions" in cli(*flags).out
 
 
-def test_a_damaged_block_fails_its_cell_and_the_others_go_on(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_text("{}")], ids=["lost", "damaged"])
+def test_an_environment_that_is_lost_is_flagged(
+    lose: Callable[[Path], object], cli: Cli, tmp_path: Path
+) -> None:
+    flags = ("--limit", 20, "--block-size", 10)
+    cli(*flags)
+    lose(next(tmp_path.rglob("block-00001.json")))
+    done = cli(*flags)
+    assert done.code == 0
+    assert "[a] environment unknown 1/2 blocks: with which library versions" in done.out
+
+
+def test_a_damaged_block_is_computed_again_with_a_note(cli: Cli, tmp_path: Path) -> None:
+    flags = ("--attack", "fgsm", "--limit", 10, "--format", "csv")
+    first = cli(*flags)
+    cells = {read_json(p)["names"]["threat"]: p.parent for p in tmp_path.rglob("cell.json")}
+    block = cells["clean"] / "block-00000.parquet"
+    before = block.read_bytes()
+    block.write_bytes(before[:100])
+    done = cli(*flags)
+    assert (done.code, done.out) == (0, first.out)
+    shown = re.findall(
+        r"clean: (.*)/block-00000\.parquet cannot be read \(.*\); it is computed again", done.err
+    )
+    assert len(shown) == 1
+    assert block.read_bytes() == before
+    assert "computed again" not in cli(*flags).err
+
+
+def test_a_folder_in_the_way_fails_its_cell_and_the_others_go_on(cli: Cli, tmp_path: Path) -> None:
     flags = ("--attack", "fgsm", "--limit", 10, "--format", "csv")
     cli(*flags)
-    cells = {json.loads(p.read_bytes())["names"]["threat"]: p.parent for p in tmp_path.rglob("cell.json")}
+    cells = {read_json(p)["names"]["threat"]: p.parent for p in tmp_path.rglob("cell.json")}
     block = cells["clean"] / "block-00000.parquet"
-    block.write_bytes(block.read_bytes()[:100])
+    block.unlink()
+    block.mkdir()
     done = cli(*flags)
     assert done.code == 1
     clean, fgsm = done.rows()
-    assert re.search(r"block-00000.parquet cannot be read .*delete it and run", clean["error"])
+    assert clean["error"] == f"{block.relative_to(tmp_path)} is a folder where a file belongs; move it away"
     assert float(fgsm["top1"]) > 0
-    block.unlink()
+    block.rmdir()
     assert cli(*flags).code == 0
     assert not list(tmp_path.rglob("error.json"))
+
+
+def test_files_that_are_not_the_stores_are_left_with_a_note(cli: Cli, tmp_path: Path) -> None:
+    first = cli("--limit", 10)
+    cell = next(tmp_path.rglob("cell.json")).parent
+    for name in ("notes.txt", "block-00007.parquet"):
+        (cell / name).write_text("mine")
+    done = cli("--limit", 10)
+    assert (done.code, done.out) == (0, first.out)
+    assert "leaves them: block-00007.parquet, notes.txt\n" in done.err
+    assert (cell / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("out", ["x" * 5000, "a\0b", "link", "file/inside"])
+def test_an_impossible_store_is_bad_input(out: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    (tmp_path / "file").write_text("")
+    done = cli("--limit", 10, "--out", out)
+    assert done.code == 2
+    assert re.fullmatch(r"error: .{10,300}\n", done.err)
+
+
+def test_a_gradient_that_ignores_m_is_flagged(cli: Cli) -> None:
+    flags = ("--ckpt", demo_checkpoint("elliptical"), "--attack", "fgsm", "--limit", 10)
+    assert "detached metric" not in cli(*flags).out
+    assert (
+        "[a] detached metric of elliptical: the attack's gradient ignored M"
+        in cli(*flags, "--no-adaptive").out
+    )
 
 
 def test_a_table_that_cannot_be_saved_is_still_printed(cli: Cli, tmp_path: Path) -> None:

@@ -11,15 +11,13 @@ from support import ROOT
 
 PACKAGES = {"attacks": "attacks", "configs": "configs", "robustbench_quest": ""}
 FOUNDATION = {"types", "errors", "registry", "rng", "budget", "files", "_version"}
+RESULTS = {"cell_json", "metrics", "names", "records", "store", "stored_cell", "tables", "trust"}
 NO_TORCH = {
-    "records",
-    "run",
-    "store",
-    "metrics",
-    "trust",
-    "tables",
+    *RESULTS,
     "protocols",
+    "run",
     "threats",
+    "verified_files",
     "yaml_edge",
     *FOUNDATION,
 }
@@ -88,10 +86,15 @@ ALLOWED = {
     "records": FOUNDATION,
     "run": FOUNDATION,
     "tasks": FOUNDATION | {"tasks", "attacks", "device", "records"},
-    "store": FOUNDATION | {"records", "tasks"},
+    "cell_json": FOUNDATION,
+    "names": FOUNDATION | {"threats"},
+    "verified_files": FOUNDATION | {"records"},
+    "stored_cell": FOUNDATION | {"cell_json", "records", "tasks", "verified_files"},
+    "store": FOUNDATION | {"stored_cell", "verified_files"},
     "metrics": FOUNDATION | {"records"},
     "trust": FOUNDATION | {"records", "metrics"},
-    "tables": FOUNDATION | {"records", "metrics", "threats", "trust", "tables"},
+    "tables": FOUNDATION
+    | {"metrics", "names", "records", "stored_cell", "tables", "tasks", "threats", "trust"},
     "protocols": FOUNDATION | {"protocol_schema", "yaml_edge"},
     "protocol_schema": FOUNDATION,
     "threats": FOUNDATION | {"records"},
@@ -100,10 +103,13 @@ ALLOWED = {
     "block": FOUNDATION | {"device", "records", "run", "tasks", "threats", "datasets"},
     "stages": FOUNDATION | {"attacks", "block", "model_calls", "records", "threats"},
     "evaluation": FOUNDATION
-    | {"block", "datasets", "environment", "protocols", "records", "run", "store", "tasks", "threats"},
+    | {"block", "completion", "protocols", "records", "run", "store", "tasks", "threats", "verified_files"},
+    "completion": FOUNDATION
+    | {"block", "datasets", "environment", "names", "records", "run", "stored_cell", "verified_files"},
     "planning": FOUNDATION
     | {"checkpoints", "datasets", "evaluation", "models", "protocols", "run", "store", "threats"},
-    "execution": FOUNDATION | {"block", "device", "evaluation", "models", "planning", "store"},
+    "execution": FOUNDATION
+    | {"block", "completion", "device", "models", "names", "planning", "store", "stored_cell"},
     "demo": FOUNDATION | {"demo", "attention", "datasets"},
 }
 

@@ -93,4 +93,4 @@ def test_pgd_survives_kill_9_and_leaves_almost_nothing(real_vit: Path, nips17: P
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert again.stdout == done.stdout
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
-    assert len(list(Store(tmp_path).facts())) == 2
+    assert len(list(Store(tmp_path).cells(print))) == 2

@@ -28,7 +28,8 @@ from robustbench_quest.records import column, digest
 from robustbench_quest.registry import ATTACKS
 from robustbench_quest.rng import ImageRng
 from robustbench_quest.run import Run
-from robustbench_quest.store import Store, StoredStages
+from robustbench_quest.store import Store
+from robustbench_quest.stored_cell import StoredStages
 from robustbench_quest.types import AttackSide, SpaceSpec
 
 SEEN: list[tuple[str, int]] = []

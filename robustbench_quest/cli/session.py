@@ -3,7 +3,7 @@ store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..demo import demo_checkpoint
-from ..errors import OptionError, StoreError, unknown
-from ..execution import execute
+from ..errors import OptionError, unknown
+from ..execution import Outcome, execute
 from ..models.request import ModelRequest
+from ..names import names_of
 from ..planning import DatasetRequest, EvalRequest, Plan, plan
 from ..run import How, Run
-from ..store import Store, StoredCell
-from ..tables import FORMATS, Result, render, result
+from ..store import Store
+from ..tables import FORMATS, Result, failed, render, result_of
 from ..threats import kind_of
+from ..types import CLEAN
 from .debug import debugging
 from .explain import print_explanation
 from .flags import as_flags, parse_options, threat_requests, three_numbers
@@ -26,6 +28,7 @@ from .progress import Progress, progress
 
 if TYPE_CHECKING:
     from ..block import Advance
+    from ..records import Records
     from ..types import Cell
 
 
@@ -116,7 +119,7 @@ def run(request: EvalRequest, output: Output) -> int:
         _tell(text)
     with progress() as shown:
         outcomes = execute(planned, store, _Reporter(shown))
-    results = [result_of(outcome.stored, outcome.error) for outcome in outcomes]
+    results = _results(outcomes)
     output.write(render(results, output.form))
     return 1 if any(found.error for found in results) else 0
 
@@ -144,15 +147,20 @@ def _tell(text: str) -> None:
     click.echo(as_flags(text), err=True)
 
 
-def result_of(stored: StoredCell, error: str) -> Result:
-    """Return a cell's numbers from its records in the store."""
-    text = kind_of(stored.cell.threat).text(stored.cell.threat)
-    if error:
-        return result(stored.cell, None, text, error)
-    try:
-        return result(stored.cell, stored.read(), text, environments=stored.environments())
-    except StoreError as damage:
-        return result(stored.cell, None, text, str(damage))
+def _results(outcomes: Sequence[Outcome]) -> list[Result]:
+    """Return a row per cell, from the store; pixels are compared with those of the model's clean cell."""
+    found: list[Result] = []
+    clean: Records | None = None
+    for outcome in outcomes:
+        cell = outcome.stored.cell
+        if outcome.error:
+            clean = None if cell.threat == CLEAN else clean
+            found.append(failed(cell, names_of(cell), outcome.error))
+            continue
+        if cell.threat == CLEAN:
+            clean = outcome.stored.read()
+        found.append(result_of(outcome.stored, model_name=cell.model.name, clean_records=clean))
+    return found
 
 
 def _notes(planned: Plan) -> list[str]:

@@ -27,17 +27,27 @@ _SPECIAL = {
 }
 
 
+# TeX makes one character of each of these pairs, as of -- a dash; a kern of no width keeps them two. Empty
+# braces would not do: LuaTeX and XeTeX look for pairs behind them.
+_PAIRS = ("--", "``", "''", "?`", "!`", ",,", "<<", ">>")
+_APART = r"{\kern0pt}"
+
+
 def escape(text: str) -> str:
     """Return ``text`` so that LaTeX prints it as it is.
 
     >>> print(escape("vit_ti & 50% #1"))
     vit\\_ti \\& 50\\% \\#1
     """
-    return "".join(_SPECIAL.get(character, character) for character in text)
+    return "".join(
+        (_APART if before + character in _PAIRS else "") + _SPECIAL.get(character, character)
+        for before, character in zip(" " + text, text, strict=False)
+    )
 
 
 def to_latex(grid: Grid) -> str:
     """Return a ``table`` environment with the grid, and its notes below."""
+    rows, notes = grid.printed()
     alignment = "l" * grid.text_columns + "r" * (len(grid.columns) - grid.text_columns)
     lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
     if any(title for title, _ in grid.groups):
@@ -50,7 +60,7 @@ def to_latex(grid: Grid) -> str:
         lines += [" & ".join(heads) + r" \\", " ".join(rules)]
     lines += [" & ".join(map(escape, grid.columns)) + r" \\", r"\midrule"]
     # Braces: a cell that starts with "[" would otherwise be read as the optional argument of \\.
-    lines += [" & ".join(f"{{{escape(cell)}}}" for cell in row) + r" \\" for row in grid.rows]
+    lines += [" & ".join(f"{{{escape(cell)}}}" for cell in row) + r" \\" for row in rows]
     lines += [r"\bottomrule", r"\end{tabular}", r"\par\smallskip\raggedright\footnotesize"]
-    lines += [escape(note) + r"\par" for note in grid.notes]
+    lines += [escape(note) + r"\par" for note in notes]
     return "\n".join([*lines, r"\end{table}", ""])

@@ -1,24 +1,50 @@
-"""One evaluated cell as a row of numbers, computed from its records."""
+"""One stored cell as a row of numbers, from what the store holds of it: its cell.json and its records."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ..budget import format_eps
-from ..metrics import accuracy, accuracy5, clean_accuracy, nll
+from ..errors import OptionError, QuestError
+from ..metrics import metric
 from ..records import Records
+from ..stored_cell import Environments, StoredCell
+from ..tasks import task_of
 from ..threats import kind_of
-from ..trust import Flag, flags, mixed_environment
-from ..types import Cell
+from ..trust import Flag, detached_metric, flags, mixed_environment, other_pixels, unknown_environment
+from ..types import CLEAN, Cell
+
+DONE, FAILED, INCOMPLETE, ABSENT = "done", "failed", "incomplete", "absent"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number of a table, or why there is none.
+
+    Args:
+        metric: its name in ``METRICS``.
+        number: in the metric's unit; None where there is none.
+        n: over how many images.
+        state: DONE; FAILED or INCOMPLETE for the reason ``error``; ABSENT where there is no such cell.
+        flags: reasons for doubt.
+        error: why there is no number.
+    """
+
+    metric: str
+    number: float | None
+    n: int
+    state: str = DONE
+    flags: tuple[Flag, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The numbers of one cell. Accuracies are in percent; None means not available.
+    """The numbers of one cell.
 
     Args:
-        model, dataset, threat, norm, protocol: names.
+        model, dataset, task, threat, norm, protocol: names.
         weights: which of a checkpoint's state dicts, such as "model" or "model_ema"; "" for the file itself.
         attention_name, attention: the variant's name, alone and with its options.
         title: the threat as people write it.
@@ -26,10 +52,12 @@ class Result:
         eps: the budget as "4/255", "" for clean images.
         seed: of the draws; None where there are none.
         n: number of images.
-        top1, top5, nll: of the perturbed images; ``nll`` in nats.
-        clean_top1: of the same images before the attack.
+        numbers: name of a metric -> its value in the metric's unit, None where it is not available; those
+            that the task shows, in order.
+        clean_metric: the last of them, if it says how the model does on the clean images; else "".
         flags: reasons for doubt.
         cell_id: names the records in the store.
+        state: DONE; FAILED or INCOMPLETE for the reason ``error``.
         error: why there are no numbers, "" where there are.
     """
 
@@ -38,6 +66,7 @@ class Result:
     attention_name: str
     attention: str
     dataset: str
+    task: str
     threat: str
     title: str
     norm: str
@@ -46,59 +75,125 @@ class Result:
     eps: str
     seed: int | None
     n: int
-    top1: float | None
-    top5: float | None
-    nll: float | None
-    clean_top1: float | None
+    numbers: Mapping[str, float | None]
+    clean_metric: str
     flags: tuple[Flag, ...]
     cell_id: str
+    state: str = DONE
     error: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values; flags as a list of dicts."""
-        return asdict(self)
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The metrics of the threatened images, in order."""
+        return tuple(name for name in self.numbers if name != self.clean_metric)
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """Every number with what belongs to it, by the name of its metric."""
+        return {
+            name: Value(name, number, self.n, self.state, self.flags, self.error)
+            for name, number in self.numbers.items()
+        }
 
 
-def result(
-    cell: Cell, records: Records | None, settings: str, error: str = "", environments: int = 1
+def result_of(
+    stored: StoredCell, *, model_name: str | None = None, clean_records: Records | None = None
 ) -> Result:
-    """Return the row of a cell; ``records`` None is a cell that failed for the reason ``error``.
+    """Return the row of a stored cell; one that failed or is not complete is a row without numbers.
 
     Args:
-        cell: what was evaluated.
-        records: its records.
-        settings: the threat with all its settings, as text.
-        error: why there are no records.
-        environments: in how many environments the cell's blocks were computed.
+        stored: from ``Store.cells``, or ``Store.cell`` of a cell that was evaluated.
+        model_name: what the row is called; None is the name of the last command that used the cell.
+        clean_records: of the clean cell of the same model and data set, to compare pixels with.
+
+    Raises:
+        StoreError: cell.json is absent or damaged, or the cell's folder cannot be listed.
     """
-    top5 = None if records is None else accuracy5(records)
+    names = dict(stored.names())
+    if model_name is not None:
+        names["model"] = model_name
+    missing, error = stored.missing(), stored.error()
+    if missing:
+        blocks = f"{len(missing)} of {len(stored.cell.blocks)} blocks are missing; run the command again"
+        return failed(stored.cell, names, error or blocks, FAILED if error else INCOMPLETE)
+    try:
+        records = stored.read()
+        numbers = _numbers(stored.cell, records)
+        doubts = _doubts(stored.cell, records, clean_records, stored.environments())
+    except QuestError as problem:
+        return failed(stored.cell, names, str(problem))
+    return _result(stored.cell, names, numbers, doubts)
+
+
+def failed(cell: Cell, names: Mapping[str, Any], error: str, state: str = FAILED) -> Result:
+    """Return the row of a cell without numbers, for the reason ``error``; ``names`` as in ``names_of``."""
+    try:
+        numbers = dict.fromkeys(_metrics(cell))
+    except OptionError:  # of a task that is gone
+        numbers = {}
+    return _result(cell, names, numbers, (), state, error)
+
+
+def _result(
+    cell: Cell,
+    names: Mapping[str, Any],
+    numbers: Mapping[str, float | None],
+    doubts: tuple[Flag, ...],
+    state: str = DONE,
+    error: str = "",
+) -> Result:
     attention = cell.model.attention
-    eps = cell.threat.eps
-    norm = str(dict(cell.threat.options).get("norm", ""))
     return Result(
-        model=cell.model.name,
+        model=names["model"],
         weights=cell.model.weights,
         attention_name="own" if attention is None else attention.name,
-        attention="own" if attention is None else str(attention),
+        attention=names["attention"],
         dataset=cell.dataset.name,
+        task=cell.dataset.task,
         threat=cell.threat.name,
-        title=kind_of(cell.threat).title(cell.threat),
-        norm=norm,
-        protocol=cell.protocol,
-        settings=settings,
-        eps="" if eps is None else format_eps(eps, norm or "linf"),
+        title=names["title"],
+        norm=str(dict(cell.threat.options).get("norm", "")),
+        protocol=names["protocol"],
+        settings=names["threat"],
+        eps=names["eps"],
         seed=cell.seed,
         n=cell.limit,
-        top1=None if records is None else 100 * accuracy(records),
-        top5=None if top5 is None else 100 * top5,
-        nll=None if records is None else nll(records),
-        clean_top1=None if records is None else 100 * clean_accuracy(records),
-        flags=() if records is None else tuple(_flags(cell, records, environments)),
+        numbers=numbers,
+        clean_metric=task_of(cell.dataset).clean_metric if numbers else "",
+        flags=doubts,
         cell_id=cell.id,
+        state=state,
         error=error,
     )
 
 
-def _flags(cell: Cell, records: Records, environments: int) -> list[Flag]:
-    found = flags(records, cell.model.num_classes, cell.model.guessed)
-    return [*found, mixed_environment(environments)] if environments > 1 else found
+def _metrics(cell: Cell) -> tuple[str, ...]:
+    task = task_of(cell.dataset)
+    return (*task.metrics, *([task.clean_metric] if task.clean_metric else []))
+
+
+def _numbers(cell: Cell, records: Records) -> dict[str, float | None]:
+    clean = task_of(cell.dataset).clean_metric
+    return {
+        name: metric(name).compute(records) if name != clean or _answers_clean(cell) else None
+        for name in _metrics(cell)
+    }
+
+
+def _answers_clean(cell: Cell) -> bool:
+    """Return whether the records say how the model does on the clean images."""
+    return cell.threat == CLEAN or kind_of(cell.threat).compares_with_clean
+
+
+def _doubts(
+    cell: Cell, records: Records, clean_records: Records | None, environments: Environments
+) -> tuple[Flag, ...]:
+    model = cell.model
+    found: list[Flag | None] = [
+        *flags(records, model.num_classes, model.guessed, answers_clean=_answers_clean(cell)),
+        detached_metric(cell),
+        None if clean_records is None else other_pixels(records, clean_records),
+        mixed_environment(environments.known) if environments.known > 1 else None,
+        unknown_environment(environments.lost, environments.blocks) if environments.lost else None,
+    ]
+    return tuple(flag for flag in found if flag is not None)

@@ -13,7 +13,8 @@ _RULE = "─"
 
 def to_text(grid: Grid) -> str:
     """Return the grid and its notes as lines of text, columns aligned, without escape codes."""
-    widths = [max(map(len, column)) for column in zip(grid.columns, *grid.rows, strict=True)]
+    rows, notes = grid.printed()
+    widths = [max(map(len, column)) for column in zip(grid.columns, *rows, strict=True)]
     spans = _spans(grid)
     for title, span in spans:
         # A title that is wider than its columns widens the last of them.
@@ -26,14 +27,14 @@ def to_text(grid: Grid) -> str:
         ]
         return _GROUP_GAP.join(_GAP.join(aligned[i] for i in span) for _, span in spans).rstrip()
 
-    body = [line(row) for row in grid.rows]
+    body = [line(row) for row in rows]
     head = [line(grid.columns)]
     if any(title for title, _ in spans):
         inner = [sum(widths[i] for i in span) + len(_GAP) * (len(span) - 1) for _, span in spans]
         titles = [title.center(width) for (title, _), width in zip(spans, inner, strict=True)]
         head.insert(0, _GROUP_GAP.join(titles).rstrip())
     rule = _RULE * max(map(len, head + body))
-    return "\n".join([*head, rule, *body, "", *grid.notes, ""])
+    return "\n".join([*head, rule, *body, "", *notes, ""])
 
 
 def _spans(grid: Grid) -> list[tuple[str, range]]:

@@ -1,8 +1,8 @@
 """CSV and JSON: one row per cell, every value on its own, for programs.
 
-CSV columns: model, weights, attention, dataset, threat, norm, eps, n, top1, top5, nll, clean_top1, protocol,
-seed, settings, flags, error, cell_id. Accuracies are in percent, NLL in nats; an empty field means not
-available.
+CSV columns: model, weights, attention, dataset, threat, norm, eps, n, then the task's metrics (for
+classification top1, top5, nll, clean_top1), protocol, seed, settings, flags, error, cell_id. Metrics are in
+the units of ``METRICS`` (accuracies in percent, NLL in nats); an empty field means not available.
 """
 
 from __future__ import annotations
@@ -12,48 +12,60 @@ import io
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from .result import Result
 
-COLUMNS = (
+BEFORE = ("model", "weights", "attention", "dataset", "threat", "norm", "eps", "n")
+AFTER = ("protocol", "seed", "settings", "flags", "error", "cell_id")
+DECIMALS = 6
+
+# Of a result, in the order of JSON; the metrics follow n.
+FIELDS = (
     "model",
     "weights",
+    "attention_name",
     "attention",
     "dataset",
     "threat",
+    "title",
     "norm",
-    "eps",
-    "n",
-    "top1",
-    "top5",
-    "nll",
-    "clean_top1",
     "protocol",
-    "seed",
     "settings",
-    "flags",
-    "error",
-    "cell_id",
+    "eps",
+    "seed",
+    "n",
 )
-DECIMALS = 6
 
 
 def to_csv(results: Sequence[Result]) -> str:
     """Return the results as CSV with a header line."""
+    metrics = dict.fromkeys(name for r in results for name in r.numbers)
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(buffer, (*BEFORE, *metrics, *AFTER), lineterminator="\n", restval="")
     writer.writeheader()
     for r in results:
-        values = {**r.as_dict(), "flags": "; ".join(map(str, r.flags))}
-        writer.writerow({name: _text(values[name]) for name in COLUMNS})
+        values = {name: getattr(r, name) for name in (*BEFORE, *AFTER)} | dict(r.numbers)
+        values["flags"] = "; ".join(map(str, r.flags))
+        writer.writerow({name: _text(value) for name, value in values.items()})
     return buffer.getvalue()
 
 
 def to_json(results: Sequence[Result]) -> str:
     """Return the results as a JSON list; an infinite NLL is the string "inf", since JSON has no infinity."""
-    rows = [{name: _finite(value) for name, value in r.as_dict().items()} for r in results]
+    rows = [{name: _finite(value) for name, value in _plain(r).items()} for r in results]
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(r: Result) -> dict[str, Any]:
+    return {
+        **{name: getattr(r, name) for name in FIELDS},
+        **r.numbers,
+        "flags": [asdict(flag) for flag in r.flags],
+        "cell_id": r.cell_id,
+        "error": r.error,
+    }
 
 
 def _text(value: Any) -> str:
@@ -63,4 +75,4 @@ def _text(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

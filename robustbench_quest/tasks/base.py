@@ -27,7 +27,8 @@ class Task(abc.ABC):
         columns: what a record holds of an image: its target, and how the model's answer scored.
         compared: in addition, where the model also answered the clean image.
         success: the name of the boolean column that says whether the model is right about an image.
-        metrics: the names of the numbers that tables show.
+        metrics: the numbers that tables show, by their names in ``metrics.METRICS``.
+        clean_metric: the one beside them that says how the model does on the clean images; "" for none.
     """
 
     name: ClassVar[str]
@@ -35,6 +36,7 @@ class Task(abc.ABC):
     compared: ClassVar[Columns]
     success: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
+    clean_metric: ClassVar[str] = ""
 
     @abc.abstractmethod
     def check(self, model: ModelSpec, dataset: Dataset) -> None:

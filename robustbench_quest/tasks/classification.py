@@ -62,6 +62,7 @@ class Classification(Task):
     compared = (("clean_pred", pa.int32()), ("loss_start", pa.float64()), ("loss_end", pa.float64()))
     success = "correct"
     metrics = ("top1", "top5", "nll")
+    clean_metric = "clean_top1"
 
     def check(self, model: ModelSpec, dataset: Dataset) -> None:
         """Refuse labels that the model cannot predict."""

@@ -25,6 +25,7 @@ CLEAN = Result(
     attention_name="quest",
     attention="quest",
     dataset="digits",
+    task="classification",
     threat="clean",
     title="clean",
     norm="",
@@ -33,28 +34,29 @@ CLEAN = Result(
     eps="",
     seed=0,
     n=500,
-    top1=98.0,
-    top5=100.0,
-    nll=0.0643,
-    clean_top1=98.0,
+    numbers={"top1": 98.0, "top5": 100.0, "nll": 0.0643, "clean_top1": 98.0},
+    clean_metric="clean_top1",
     flags=(),
     cell_id="c" * 64,
 )
+
+
+def with_numbers(r: Result, **numbers: float | None) -> Result:
+    return replace(r, numbers={**r.numbers, **numbers})
+
+
 PGD = replace(
-    CLEAN,
+    with_numbers(CLEAN, top1=71.25, top5=98.8, nll=1.1151),
     threat="pgd",
     title="PGD linf 4/255",
     norm="linf",
     settings="PGD(eps='4/255')",
     eps="4/255",
-    top1=71.25,
-    top5=98.8,
-    nll=1.1151,
     cell_id="d" * 64,
 )
 OTHER = [replace(r, model="vit_b", attention_name="standard", attention="standard") for r in (CLEAN, PGD)]
 FLAGGED = replace(PGD, flags=(Flag("zero gradients", "9/500", "the attack was blind there"),))
-FAILED = replace(PGD, top1=None, top5=None, nll=None, clean_top1=None, error="RuntimeError: out of memory")
+FAILED = replace(PGD, numbers=dict.fromkeys(PGD.numbers), state="failed", error="RuntimeError: out of memory")
 HOSTILE = r"""vit_ti_quest & 50% #1 ~ ^ {x} $y$ \end{table} "q" <b> |"""
 
 
@@ -91,7 +93,7 @@ def test_two_data_sets_or_containers_never_share_a_row() -> None:
 
 
 def test_a_threat_that_comes_twice_begins_a_new_row() -> None:
-    rows = render([CLEAN, replace(CLEAN, top1=11.0), *OTHER], "table").splitlines()[3:5]
+    rows = render([CLEAN, with_numbers(CLEAN, top1=11.0), *OTHER], "table").splitlines()[3:5]
     assert ("98.00" in rows[0], "11.00" in rows[1]) == (True, True)
 
 
@@ -127,7 +129,7 @@ def test_csv_is_tidy() -> None:
 
 
 def test_json_is_json() -> None:
-    rows = json.loads(render([CLEAN, FLAGGED, replace(FAILED, nll=math.inf)], "json"))
+    rows = json.loads(render([CLEAN, FLAGGED, with_numbers(FAILED, nll=math.inf)], "json"))
     assert rows[0]["top1"] == 98.0
     assert rows[1]["flags"] == [
         {"name": "zero gradients", "figure": "9/500", "meaning": "the attack was blind there"}
@@ -137,13 +139,13 @@ def test_json_is_json() -> None:
 
 
 def test_infinite_nll_is_shown() -> None:
-    broken = replace(CLEAN, nll=math.inf)
+    broken = with_numbers(CLEAN, nll=math.inf)
     assert render([broken], "table").splitlines()[2].split()[-1] == "inf"
     assert next(csv.DictReader(io.StringIO(render([broken], "csv"))))["nll"] == "inf"
 
 
 def test_no_top5_with_few_classes() -> None:
-    text = render([replace(CLEAN, top5=None)], "table")
+    text = render([with_numbers(CLEAN, top5=None)], "table")
     assert text.splitlines()[2].split()[-2:] == ["-", "0.064"]
     assert "Top-5 needs at least five classes" in text
 
@@ -162,25 +164,70 @@ def test_latex_is_booktabs() -> None:
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
 
 
+LIGATURES = ("--", "---", "``", "''", "?`", "!`", "<<", ">>", ",,", "a--b", "x---``''y", "'''")
+
+
+@pytest.mark.parametrize("text", LIGATURES)
+def test_latex_keeps_characters_apart_that_tex_would_join(text: str) -> None:
+    pieces = escape(text).split(r"{\kern0pt}")
+    assert [p for p in pieces if any(pair in p for pair in ("--", "``", "''", "?`", "!`", ",,"))] == []
+    plain = "".join(pieces).replace(r"\textless{}", "<").replace(r"\textgreater{}", ">")
+    assert plain == text
+
+
+def pdflatex(body: str, folder: Path) -> str:
+    """Typeset ``body`` and return what TeX logs."""
+    require(shutil.which("pdflatex") is not None, "pdflatex is not installed")
+    (folder / "t.tex").write_text(
+        "\\documentclass{article}\n\\usepackage[T1]{fontenc}\n\\usepackage{booktabs}\n"
+        f"\\begin{{document}}\n{body}\\end{{document}}\n"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (folder / "t.pdf").stat().st_size > 1000
+    return (folder / "t.log").read_text(encoding="latin-1")
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_latex_compiles(several: bool, tmp_path: Path) -> None:
-    require(shutil.which("pdflatex") is not None, "pdflatex is not installed")
+    hostile = HOSTILE + " ".join(LIGATURES)
     nasty = [
-        replace(r, model=HOSTILE, attention_name=HOSTILE, attention=HOSTILE, title=f"[{HOSTILE}]")
+        replace(r, model=hostile, attention_name=hostile, attention=hostile, title=f"[{hostile}]")
         for r in (CLEAN, FLAGGED, FAILED)
     ]
     results = [*nasty, *OTHER] if several else nasty
-    body = render(results, "latex")
-    (tmp_path / "t.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + body + "\\end{document}\n"
-    )
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert (tmp_path / "t.pdf").stat().st_size > 1000
+    pdflatex(render(results, "latex"), tmp_path)
+
+
+def test_tex_joins_nothing(tmp_path: Path) -> None:
+    logged = "\\showboxbreadth=9999 \\showboxdepth=99 \\tracingoutput=1 "
+    for text, joined in (("--", True), (escape(" ".join(LIGATURES)), False)):
+        log = pdflatex(f"{logged}{text}\n", tmp_path)
+        assert ("(ligature" in log) is joined
 
 
 def test_an_unknown_format_lists_the_right_ones() -> None:
     with pytest.raises(OptionError, match=r"unknown format 'text'; .*csv, json, latex, table"):
         render([CLEAN], "text")
     assert set(FORMATS) == {"table", "csv", "latex", "json"}
+
+
+def test_results_of_several_tasks_never_share_a_table() -> None:
+    for form in FORMATS:
+        with pytest.raises(QuestError, match="results are of classification and counting"):
+            render([CLEAN, replace(PGD, task="counting")], form)
+
+
+def test_an_incomplete_cell_is_no_number() -> None:
+    half = replace(FAILED, state="incomplete", error="1 of 2 blocks are missing")
+    text = render([CLEAN, half], "table")
+    assert "incomplete [a]" in text
+    assert "[a] 1 of 2 blocks are missing" in text
+
+
+def test_a_value_says_what_belongs_to_it() -> None:
+    value = FLAGGED.values["top1"]
+    assert (value.number, value.n, value.state, value.flags) == (71.25, 500, "done", FLAGGED.flags)
+    assert FAILED.values["nll"].number is None
+    assert FAILED.values["nll"].error == "RuntimeError: out of memory"
