@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ from robustbench_quest.types import (
     DatasetSpec,
     ModelSpec,
     Preprocessing,
+    SpaceSpec,
     Threat,
 )
 
@@ -58,6 +60,35 @@ CELL = Cell(
     block_size=256,
     seed=0,
     side=AttackSide(),
+)
+# Each of these can change a number, and so makes another cell.
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"limit": 200},
+    {"seed": 1},
+    {"block_size": 128},
+    {"side": AttackSide(SpaceSpec("normalised"))},
+    {"side": AttackSide(SpaceSpec(clamp=None))},
+    {"side": AttackSide(SpaceSpec("normalised", std=(0.2, 0.2, 0.2)))},
+    {"side": AttackSide(adaptive=False)},
+    {"threat": Threat("corruption", "pgd", (("eps", Fraction(1, 255)), ("steps", 20)))},
+    {"dataset": DatasetSpec("folder", "1" * 64, 1, task="counting")},
+    {"precision": "bfloat16"},
+    {"threat": Threat("attack", "pgd", (("eps", Fraction(2, 255)), ("steps", 20)))},
+    {"threat": Threat("attack", "pgd", (("eps", Fraction(1, 255)), ("steps", 20)), version=2)},
+    {"dataset": DatasetSpec("folder", "2" * 64, 1)},
+    {"dataset": DatasetSpec("folder", "1" * 64, 2)},
+    {"model": dataclasses.replace(MODEL, checkpoint="2" * 64)},
+    {"model": dataclasses.replace(MODEL, arch="deit_tiny_patch16_224")},
+    {"model": dataclasses.replace(MODEL, arch_options=(("depth", 6),))},
+    {"model": dataclasses.replace(MODEL, weights="model_ema")},
+    {"model": dataclasses.replace(MODEL, source_hash="3" * 64)},
+    {"model": dataclasses.replace(MODEL, attention=None)},
+    {"model": dataclasses.replace(MODEL, attention=AttentionSpec("qnorm"))},
+    {"model": dataclasses.replace(MODEL, attention=AttentionSpec("quest", version=2))},
+    {"model": dataclasses.replace(MODEL, attention=AttentionSpec("quest", (("a", 1),)))},
+    {"model": dataclasses.replace(MODEL, preprocessing=Preprocessing(224, 248))},
+    {"model": dataclasses.replace(MODEL, preprocessing=Preprocessing(224, 256, crop_mode="squash"))},
+    {"model": dataclasses.replace(MODEL, preprocessing=Preprocessing(224, 256, mean=(0.5, 0.5, 0.5)))},
 )
 CLEAN_SCHEMA = schema_of(CELL.dataset, CLEAN)
 ATTACK_SCHEMA = schema_of(CELL.dataset, CELL.threat)

@@ -1,7 +1,10 @@
-"""What a newcomer may add without editing anything else: a kind of threat, a task."""
+"""What a newcomer may add without editing anything else: a kind of threat, a task, a metric."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +21,12 @@ from torch import Tensor
 import robustbench_quest as rbq
 from robustbench_quest.block import Block, Columns, joined, kept_images
 from robustbench_quest.errors import OptionError
-from robustbench_quest.records import column, digest
+from robustbench_quest.metrics import METRICS, Metric
+from robustbench_quest.records import Records, column, digest
 from robustbench_quest.registry import TASKS, THREAT_KINDS, Registry
 from robustbench_quest.rng import ImageRng
 from robustbench_quest.store import Store
+from robustbench_quest.tables import FORMATS, render, result_of
 from robustbench_quest.tasks import Task
 from robustbench_quest.threats import Compute, ThreatKind
 from robustbench_quest.types import ModelSpec
@@ -97,6 +102,10 @@ class Counting(Task):
         return Off()
 
 
+def count_error(records: Records) -> float:
+    return float(np.abs(column(records, "answer") - column(records, "count")).mean())
+
+
 class Off:
     """The answer moved away from the count."""
 
@@ -123,11 +132,12 @@ class Counted(Images):
 
 @pytest.fixture(autouse=True)
 def _added() -> Iterator[None]:
-    before = dict(THREAT_KINDS._entries), dict(TASKS._entries)
+    before = dict(THREAT_KINDS._entries), dict(TASKS._entries), dict(METRICS._entries)
     THREAT_KINDS.add("weather", Weather(), "made up")
     TASKS.add("counting", Counting(), "made up")
+    METRICS.add("count_error", Metric("count error", count_error, "things", 1, "lower"), "made up")
     yield
-    THREAT_KINDS._entries, TASKS._entries = before
+    THREAT_KINDS._entries, TASKS._entries, METRICS._entries = before
 
 
 def counter() -> Any:
@@ -165,6 +175,48 @@ def test_a_made_up_task_passes_evaluator_and_store(tmp_path: Path) -> None:
     assert np.abs(column(attacked, "answer") - column(attacked, "count")).min() > 1
     dusk = rbq.evaluate(model, data, rbq.threat("dusk"))
     assert not column(dusk, "close").any()
+
+
+def tables(store: Path) -> dict[str, str]:
+    """Return what a store holds as a table in every format; a note would be a failure."""
+    results = [result_of(stored) for stored in Store(store).cells(pytest.fail)]
+    return {form: render(results, form) for form in FORMATS}
+
+
+def test_a_made_up_kind_passes_the_tables(tmp_path: Path) -> None:
+    dusk = rbq.threat("dusk", least=0.5)
+    records = rbq.evaluate(rule(linear), Images(), dusk, store=str(tmp_path), seed=1)
+    top1, shown = 100 * rbq.metrics.accuracy(records), tables(tmp_path)
+    # How the model does on the clean images is not known, and is not made up of what it does at dusk.
+    assert shown["table"].splitlines()[2].split()[:6] == ["dusk", "from", "0.5", "12", "-", f"{top1:.2f}"]
+    assert "near chance" not in shown["table"]
+    assert "\ndusk from 0.5: Dusk(least=0.5)\nseed 1\n" in shown["table"]
+    assert "protocol" not in shown["table"]
+    (row,) = json.loads(shown["json"])
+    assert (row["top1"], row["clean_top1"], row["settings"]) == (top1, None, "Dusk(least=0.5)")
+    assert f"{{dusk from 0.5}} & {{12}} & {{-}} & {{{top1:.2f}}}" in shown["latex"]
+    (row,) = csv.DictReader(io.StringIO(shown["csv"]))
+    assert (row["threat"], row["top1"], row["clean_top1"]) == ("dusk", f"{top1:.6f}", "")
+
+
+def test_a_made_up_task_passes_the_tables(tmp_path: Path) -> None:
+    model, data = counter(), Counted()
+    rbq.evaluate(model, data, store=str(tmp_path))
+    attacked = rbq.evaluate(model, data, rbq.threat("pgd", eps="4/255", steps=3), store=str(tmp_path))
+    error, shown = count_error(attacked), tables(tmp_path)
+    lines = shown["table"].splitlines()
+    assert lines[0].split() == ["threat", "n", "count", "error"]
+    (line,) = [line for line in lines if line.startswith("PGD linf 4/255  ")]
+    assert line.split() == ["PGD", "linf", "4/255", "12", f"{error:.1f}"]
+    assert "; count error in things, each over all n images, perturbed where attacked" in shown["table"]
+    assert "Top-1" not in "".join(shown.values())
+    assert f"{{PGD linf 4/255}} & {{12}} & {{{error:.1f}}}" in shown["latex"]
+    for row in json.loads(shown["json"]):
+        assert (row["threat"] == "pgd") is (row["count_error"] == error)
+        assert not {"top1", "clean_top1"} & set(row)
+    values = {row["threat"]: row["count_error"] for row in csv.DictReader(io.StringIO(shown["csv"]))}
+    assert values["pgd"] == f"{error:.6f}"
+    assert float(values["clean"]) < 0.5
 
 
 def _cell(model: Any, data: Any, threat: Any) -> Any:
