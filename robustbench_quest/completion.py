@@ -202,11 +202,12 @@ def _images_path(stored: StoredCell, number: int) -> Path:
 
 
 def _holds(path: Path, block: range, keep_images: int) -> bool:
-    """Return whether a file of kept images has all that is asked for of its block."""
+    """Return whether a file of kept images is whole and has all that is asked for of its block."""
     try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            return len(arrays["image_id"]) >= min(len(block), keep_images - block.start)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # absent, or damaged: made again
+        with zipfile.ZipFile(path) as archive, np.load(path) as arrays:
+            enough = len(arrays["image_id"]) >= min(len(block), keep_images - block.start)
+            return enough and archive.testzip() is None
+    except Exception:  # absent, or damaged: a zip reader has many ways to fail on that; made again
         return False
 
 

@@ -44,10 +44,11 @@ class Store:
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            raise StoreError(f"the store {_shortened(self.root)} cannot be: {_reason(error)}") from error
+            name, reason = _shortened(self.root), _reason(error)
+            raise StoreError(f"the store {name} cannot be used: {reason}; give another folder") from error
         if not self.root.exists():
             target = os.readlink(self.root)
-            raise StoreError(f"the store {self.root} is a link to {target}, which is not there")
+            raise StoreError(f"the store {self.root} is a link to {target}, which is not there; make it")
         if not self.root.is_dir():
             raise StoreError(f"the store {self.root} is a file; give a folder with --out")
 
@@ -82,7 +83,12 @@ class Store:
             StoreError: the store cannot be listed.
         """
         for folder in _folders(self.root / "cells"):
-            for path in _folders(folder):
+            try:
+                paths = _folders(folder)
+            except StoreError as error:
+                note(str(error))
+                continue
+            for path in paths:
                 try:
                     stored = StoredCell.found(path)
                 except StoreError as error:

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import robustbench_quest as rbq
-from robustbench_quest.block import check_pixels
+from robustbench_quest.block import Job, check_pixels
 from robustbench_quest.datasets.base import Dataset
 from robustbench_quest.demo import demo_checkpoint
 from robustbench_quest.device import HOST
-from robustbench_quest.errors import DataError, OptionError, QuestError
-from robustbench_quest.evaluation import make_cell
+from robustbench_quest.errors import DataError, OptionError, QuestError, StoreError
+from robustbench_quest.evaluation import complete, make_cell
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.records import column, digest
+from robustbench_quest.run import How, Run
+from robustbench_quest.store import Store
 from robustbench_quest.types import CLEAN
 
 PGD = rbq.threat("pgd", eps="4/255", steps=3)
@@ -271,6 +273,20 @@ def test_a_lost_cell_json_is_written_again(model: Classifier, digits: Dataset, t
     facts.unlink()
     rbq.evaluate(model, digits, limit=4, store=str(tmp_path))
     assert facts.read_bytes() == before
+
+
+def test_a_cell_that_cannot_be_stored_ends_no_other(
+    model: Classifier, digits: Dataset, tmp_path: Path
+) -> None:
+    cells = [make_cell(model.spec, digits, threat, Run(limit=4)) for threat in (CLEAN, PGD)]
+    stored = [Store(tmp_path).cell(cell) for cell in cells]
+    stored[0].path.parent.mkdir(parents=True)
+    stored[0].path.write_text("")  # a file where the folder belongs
+    jobs = [Job(model, digits, cell, How(), lambda images, computed=True: None) for cell in cells]
+    errors = complete(jobs, stored)
+    assert isinstance(errors[0], StoreError)
+    assert errors[1] is None
+    assert stored[1].read().num_rows == 4
 
 
 def test_progress_ends_at_the_number_of_images(model: Classifier, digits: Dataset, tmp_path: Path) -> None:

@@ -181,11 +181,11 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("x" * 5000, r"the store x{60}\.\.\. \(5000 characters\) cannot be: File name too long"),
-        ("a\0b", r"the store a\\x00b cannot be: embedded null"),
+        ("x" * 5000, r"the store x{60}\.\.\. \(5000 characters\) cannot be used: File name too long"),
+        ("a\0b", r"the store a\\x00b cannot be used: embedded null"),
         ("link", r"link is a link to gone, which is not there"),
-        ("file/inside", r"file/inside cannot be: Not a directory"),
-        ("/dev/null/x", "/dev/null/x cannot be: Not a directory"),
+        ("file/inside", r"file/inside cannot be used: Not a directory"),
+        ("/dev/null/x", "/dev/null/x cannot be used: Not a directory"),
     ],
 )
 def test_a_name_that_cannot_be_a_store_is_refused(

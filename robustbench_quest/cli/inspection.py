@@ -60,7 +60,7 @@ def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "tensors", f"{found.tensors:,}"
     yield "parameters", f"{found.parameters:,}"
     yield "dtype", _listed(found.dtypes)
-    yield from _known(found, "name", "size", "resize", "interpolation", "mean", "std")
+    yield from _known(found, "name", "size", "resize", "crop_mode", "interpolation", "mean", "std")
     if found.dropped:
         yield "left out", _listed(found.dropped)
     if not found.problems:

@@ -149,6 +149,7 @@ def test_what_is_no_cell_is_reported_and_the_others_are_found(store: Store) -> N
     facts = read_json(paths[2] / "cell.json")
     write_json(paths[2] / "cell.json", {**facts, "identity": {**facts["identity"], "schema": 99}})
     (paths[3] / "cell.json").write_bytes((paths[4] / "cell.json").read_bytes())
+    (store.root / "cells" / "notes.txt").write_text("")
     (store.root / "cells" / ".hidden").write_text("")
     (paths[4].parent / "file").write_text("")
     notes: list[str] = []
@@ -159,6 +160,7 @@ def test_what_is_no_cell_is_reported_and_the_others_are_found(store: Store) -> N
         str(paths[2]): "has schema version 99, this program 2",
         str(paths[3]): f"states the cell {paths[4].name[:12]}, but its folder is",
         str(paths[4].parent / "file"): "is no folder of a cell",
+        str(store.root / "cells" / "notes.txt"): "cannot be listed: Not a directory",
     }
     assert len(notes) == len(expected)
     for path, reason in expected.items():
