@@ -23,13 +23,18 @@ def names_of(cell: Cell) -> dict[str, Any]:
     model, threat, kind = cell.model, cell.threat, kind_of(cell.threat)
     norm, eps = str(dict(threat.options).get("norm", "linf")), threat.eps
     return {
-        "model": model.name,
-        "attention": str(model.attention or "own"),
+        "model": writable(model.name),
+        "attention": writable(str(model.attention or "own")),
         "protocol": cell.protocol,
         "title": kind.title(threat),
         "threat": kind.text(threat),
         "eps": "" if eps is None else format_eps(eps, norm),
-        "sources": dict(model.sources),
+        "sources": {name: writable(str(source)) for name, source in model.sources},
         "guessed": list(model.guessed),
         "num_classes": model.num_classes,
     }
+
+
+def writable(text: str) -> str:
+    """Return ``text`` with what UTF-8 cannot hold escaped: bytes of a file's name that are no characters."""
+    return text.encode("utf-8", "backslashreplace").decode()

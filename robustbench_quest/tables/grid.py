@@ -43,10 +43,25 @@ class Grid:
         """Return rows and notes as text; flags and errors become marks that a note explains."""
         marks = _Marks()
         rows = [
-            tuple(entry if isinstance(entry, str) else value_text(entry) + marks.of(entry) for entry in row)
+            tuple(
+                printable(entry) if isinstance(entry, str) else value_text(entry) + marks.of(entry)
+                for entry in row
+            )
             for row in self.rows
         ]
-        return rows, [*self.notes, *marks.notes]
+        return rows, [printable(note) for note in (*self.notes, *marks.notes)]
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with what would break a line of a table, such as a newline in a file's name, escaped.
+
+    >>> printable("vit\\nti")
+    'vit\\\\nti'
+    """
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 def value_text(value: Value) -> str:
@@ -95,7 +110,7 @@ def _wide(results: Sequence[Result]) -> Grid:
         rows.append((*head, *(value for threat in threats for value in _values(group.get(threat), shown))))
     columns = ("model", "attention", *(["data set"] if several else []), "n")
     return Grid(
-        groups=(("", len(columns)), *((threat, len(shown)) for threat in threats)),
+        groups=(("", len(columns)), *((printable(threat), len(shown)) for threat in threats)),
         columns=(*columns, *([metric(name).title for name in shown] * len(threats))),
         rows=tuple(rows),
         text_columns=len(columns) - 1,

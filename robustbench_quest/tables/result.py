@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import OptionError, QuestError
 from ..metrics import metric
+from ..names import writable
 from ..records import Records
 from ..stored_cell import Environments, StoredCell
 from ..tasks import task_of
@@ -111,7 +112,7 @@ def result_of(
     """
     names = dict(stored.names())
     if model_name is not None:
-        names["model"] = model_name
+        names["model"] = writable(model_name)
     missing, error = stored.missing(), stored.error()
     if missing:
         blocks = f"{len(missing)} of {len(stored.cell.blocks)} blocks are missing; run the command again"

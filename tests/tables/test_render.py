@@ -207,6 +207,18 @@ def test_tex_joins_nothing(tmp_path: Path) -> None:
         assert ("(ligature" in log) is joined
 
 
+def test_a_name_with_a_newline_stays_in_its_line() -> None:
+    odd = [replace(r, model="vit\nti\x1b[31m\ud800", title=f"{r.title}\t") for r in (CLEAN, PGD)]
+    for results in (odd, [*odd, *OTHER]):
+        for form in ("table", "latex"):
+            text = render(results, form)
+            assert "\x1b" not in text
+            assert "\t" not in text
+            expected = r"vit\nti\x1b[31m\ud800"
+            assert (escape(expected) if form == "latex" else expected) in text
+            text.encode()  # can be written
+
+
 def test_an_unknown_format_lists_the_right_ones() -> None:
     with pytest.raises(OptionError, match=r"unknown format 'text'; .*csv, json, latex, table"):
         render([CLEAN], "text")

@@ -101,6 +101,15 @@ def test_what_was_evaluated_can_be_renamed(store: Store) -> None:
     assert (result_of(stored).model, result_of(stored, model_name="mine").model) == ("m", "mine")
 
 
+def test_a_name_that_is_no_text_is_escaped(store: Store) -> None:
+    odd = "caf\udce9"  # what Python makes of a file's name in Latin-1
+    model = dataclasses.replace(MODEL, name=odd, sources=(("arch", f"sidecar {odd}.yaml"),))
+    stored = fill(store, dataclasses.replace(PLAIN, model=model))
+    assert result_of(stored).model == result_of(stored, model_name=odd).model == r"caf\udce9"
+    for form in ("table", "csv", "latex", "json"):
+        render([result_of(stored, model_name=odd)], form).encode()
+
+
 def test_a_cell_that_failed_before_it_began_is_shown(store: Store) -> None:
     store.cell(ATTACKED).write_error({"error": "MemoryError: full"}, names_of(ATTACKED))
     row = result_of(next(store.cells(refuse)))
