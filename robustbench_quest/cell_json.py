@@ -91,6 +91,7 @@ def _model(identity: Mapping[str, Any], names: Mapping[str, Any]) -> ModelSpec:
             interpolation=preprocessing["interpolation"],
             mean=_three(preprocessing["mean"]),
             std=_three(preprocessing["std"]),
+            crop_mode=preprocessing["crop_mode"],
         ),
         num_classes=names["num_classes"],
         arch_options=_options(identity["arch_options"]),

@@ -15,10 +15,10 @@ from .completion import complete, finish, lacking
 from .device import resolve_device
 from .errors import QuestError, StoreError
 from .models.load import load_request
-from .names import names_of
+from .names import cell_title, names_of
 from .store import Store
 from .stored_cell import StoredCell
-from .types import Cell
+from .types import Cell, Note
 
 if TYPE_CHECKING:
     from .models.classifier import Classifier
@@ -84,7 +84,7 @@ def _completed(
     plan: Plan, model: PlannedModel, stored: Sequence[StoredCell], report: Report
 ) -> Sequence[Exception | None]:
     how = plan.request.how
-    lacks = [lacking(cell, how, report.note) for cell in stored]
+    lacks = [lacking(cell, how, _about(cell.cell, report)) for cell in stored]
     advances = [report.advance(cell.cell) for cell in stored]
     if not any(lack.wanted for lack in lacks):
         for cell, advance in zip(stored, advances, strict=True):
@@ -97,6 +97,11 @@ def _completed(
         for cell, advance in zip(stored, advances, strict=True)
     ]
     return complete(jobs, stored, lacks, report.note)
+
+
+def _about(cell: Cell, report: Report) -> Note:
+    """Return what reports notes about a cell by its name."""
+    return lambda text: report.note(f"{cell_title(cell)}: {text}")
 
 
 def _check_same(classifier: Classifier, model: PlannedModel) -> None:

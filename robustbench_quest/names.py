@@ -35,6 +35,11 @@ def names_of(cell: Cell) -> dict[str, Any]:
     }
 
 
+def cell_title(cell: Cell) -> str:
+    """Return a cell as messages name it: "vit_ti_quest PGD linf 1/255"."""
+    return f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
+
+
 def writable(text: str) -> str:
     """Return ``text`` with what UTF-8 cannot hold escaped: bytes of a file's name that are no characters."""
     return text.encode("utf-8", "backslashreplace").decode()

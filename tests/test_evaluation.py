@@ -17,11 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import robustbench_quest as rbq
 from robustbench_quest.block import Job, check_pixels
+from robustbench_quest.completion import complete, lacking
 from robustbench_quest.datasets.base import Dataset
 from robustbench_quest.demo import demo_checkpoint
 from robustbench_quest.device import HOST
 from robustbench_quest.errors import DataError, OptionError, QuestError, StoreError
-from robustbench_quest.evaluation import complete, make_cell
+from robustbench_quest.evaluation import make_cell
 from robustbench_quest.models.classifier import Classifier
 from robustbench_quest.records import column, digest
 from robustbench_quest.run import How, Run
@@ -283,7 +284,7 @@ def test_a_cell_that_cannot_be_stored_ends_no_other(
     stored[0].path.parent.mkdir(parents=True)
     stored[0].path.write_text("")  # a file where the folder belongs
     jobs = [Job(model, digits, cell, How(), lambda images, computed=True: None) for cell in cells]
-    errors = complete(jobs, stored)
+    errors = complete(jobs, stored, [lacking(cell, How()) for cell in stored])
     assert isinstance(errors[0], StoreError)
     assert errors[1] is None
     assert stored[1].read().num_rows == 4

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import click
 
+from ..names import cell_title
 from ..planning import Plan
 from ..store import Store
-from ..threats import kind_of, setting_text
+from ..threats import setting_text
 
 Line = tuple[str, str, str, str]  # setting, value, source, what other sources say
 
@@ -63,8 +64,7 @@ def _cell_lines(plan: Plan, store: Store) -> list[Line]:
         for cell in cells:
             blocks, missing = len(cell.blocks), len(store.cell(cell).missing())
             state = f"{blocks - missing} of {blocks} blocks of {cell.block_size} in the store"
-            title = f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
-            lines.append((title, cell.id[:16], state, ""))
+            lines.append((cell_title(cell), cell.id[:16], state, ""))
     return lines
 
 

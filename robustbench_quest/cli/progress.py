@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ..threats import kind_of
+from ..names import cell_title
 
 if TYPE_CHECKING:
     from ..block import Advance
@@ -63,7 +63,7 @@ class Progress:
 
     def of(self, cell: Cell) -> Advance:
         """Return what is told of a cell's progress."""
-        work = Work(f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}", cell.limit)
+        work = Work(cell_title(cell), cell.limit)
         self._last = time.monotonic()
 
         def advance(images: float, computed: bool = True) -> None:

@@ -14,12 +14,11 @@ from ..demo import demo_checkpoint
 from ..errors import OptionError, unknown
 from ..execution import Outcome, execute
 from ..models.request import ModelRequest
-from ..names import names_of
+from ..names import cell_title, names_of
 from ..planning import DatasetRequest, EvalRequest, Plan, plan
 from ..run import How, Run
 from ..store import Store
 from ..tables import FORMATS, Result, failed, render, result_of
-from ..threats import kind_of
 from ..types import CLEAN
 from .debug import debugging
 from .explain import print_explanation
@@ -139,8 +138,7 @@ class _Reporter:
     def failed(self, cell: Cell, message: str, trace: str) -> None:
         if debugging():
             click.echo(trace, err=True)
-        title = f"{cell.model.name} {kind_of(cell.threat).title(cell.threat)}"
-        click.echo(f"error: {title}: {as_flags(message)}", err=True)
+        click.echo(f"error: {cell_title(cell)}: {as_flags(message)}", err=True)
 
 
 def _tell(text: str) -> None:
